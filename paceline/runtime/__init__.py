@@ -1,0 +1,1 @@
+"""The runtime under both workers: models, paged KV, ragged passes and the engine thread."""

@@ -1,0 +1,57 @@
+"""Which pages hold a session's tokens. Rollback is truncation of the table; nothing is copied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline.runtime.page_pool import PagePool
+
+
+class PageTable:
+    """Maps positions `0 .. length - 1` of one session to slots of the pool.
+
+    Position p lies in slot `pages[p // page_size] * page_size + p % page_size`.
+    """
+
+    def __init__(self, pool: PagePool, max_pages: int) -> None:
+        self._pool = pool
+        self._max_pages = max_pages
+        self.pages: list[int] = []
+        self.length = 0
+        self.closed = False
+
+    def grow(self, num_tokens: int) -> None:
+        """Make room for the next `num_tokens`. Never fails within what the table reserved."""
+        length = self.length + num_tokens
+        needed = self._pool.pages_for(length)
+        assert not self.closed
+        assert needed <= self._max_pages, "grown past its reservation"
+        while len(self.pages) < needed:
+            self.pages.append(self._pool.take_page())
+        self.length = length
+
+    def truncate(self, length: int) -> None:
+        """Forget the tokens from `length` on; whole pages return to the table's reservation."""
+        assert 0 <= length <= self.length
+        keep = self._pool.pages_for(length)
+        dropped = self.pages[keep:]
+        del self.pages[keep:]
+        if dropped:
+            self._pool.give_back(dropped, still_promised=True)
+        self.length = length
+
+    def free(self) -> None:
+        """Return all pages and the rest of the reservation. Idempotent."""
+        if self.closed:
+            return
+        self._pool.give_back(self.pages, still_promised=False)
+        self._pool.release_promise(self._max_pages - len(self.pages))
+        self.pages = []
+        self.length = 0
+        self.closed = True
+
+    def slot(self, position: int) -> int:
+        """The slot of one position."""
+        page_size = self._pool.page_size
+        return self.pages[position // page_size] * page_size + position % page_size

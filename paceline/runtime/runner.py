@@ -1,0 +1,42 @@
+"""The seam between engines and models: one ragged forward over many sessions' new tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from paceline.runtime.page_pool import PagePool
+from paceline.runtime.page_table import PageTable
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """New tokens of one session: `token_ids` follow the `table.length` tokens already cached.
+
+    `num_logits` asks for logits of the last so many tokens; 0 for a prefill chunk that is not
+    the prompt's last.
+    """
+
+    table: PageTable
+    token_ids: Sequence[int]
+    num_logits: int
+
+
+class Runner(Protocol):
+    """A model over a paged KV pool. Used by one engine thread only."""
+
+    pool: PagePool
+    vocab_size: int
+    """Columns of the logits: the tokenizer's ids, padded rows of the model cut off."""
+    context_length: int
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Run one ragged pass; each table grows by its chunk's tokens.
+
+        Returns logits float32 or the model's dtype `[sum of num_logits, vocab_size]`, rows in the
+        order of `chunks` and of positions within each.
+        """
+        ...

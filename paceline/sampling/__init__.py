@@ -1,0 +1,1 @@
+"""Sampling: parameters, probabilities, draws and acceptance rules. Pure functions; randomness is an argument."""

@@ -1,0 +1,205 @@
+"""The values that cross seams: what the three services say to each other, free of protobuf.
+
+Every event belongs to one session and is immutable. The wire form of each is the message of the
+same name in `protos/`; `paceline.rpc.codec` turns one into the other.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from paceline.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from paceline.sampling.draft_probs import DraftProbs
+
+SessionId: TypeAlias = int
+
+
+class Origin(enum.Enum):
+    """Where a committed token came from."""
+
+    PREFILL = "prefill"
+    ACCEPTED = "accepted"
+    RECOVERED = "recovered"
+    BONUS = "bonus"
+    AUTOREGRESSIVE = "autoregressive"
+
+
+class FinishReason(enum.Enum):
+    """Why a generation ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class DrafterState(enum.Enum):
+    """Whether the drafter goes on by itself after a block."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Opens a session on a worker.
+
+    `token_ids` is the prompt followed by what was committed before a reopening; `prompt_length`
+    says where the prompt ends. `sampling.max_tokens` counts from the end of the prompt.
+    """
+
+    session_id: SessionId
+    token_ids: tuple[int, ...]
+    prompt_length: int
+    sampling: SamplingParams
+    window: int
+    num_speculative_tokens: int
+    draft_top_k: int
+    committed_limit: int
+    speculation: bool
+    epoch: int
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+    trace_context: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def max_length(self) -> int:
+        """Length that the session never exceeds: prompt and `max_tokens`."""
+        return self.prompt_length + self.sampling.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """Frees everything that the session holds on a worker."""
+
+    session_id: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBlock:
+    """Contiguous proposed tokens; empty to tell a change of state only.
+
+    `draft_probs` is None when each token's draft distribution is a point mass.
+    `known_committed` is the committed length that the drafter had heard of.
+    """
+
+    session_id: SessionId
+    epoch: int
+    base: int
+    token_ids: tuple[int, ...]
+    draft_probs: DraftProbs | None
+    known_committed: int
+    state: DrafterState
+    kv_length: int
+    draft_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Tokens became final; tells the drafter. Contiguous and in order within a session."""
+
+    session_id: SessionId
+    epoch: int
+    base: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """How far the verifier may commit."""
+
+    session_id: SessionId
+    committed_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpeculation:
+    """Whether draft blocks are to be expected."""
+
+    session_id: SessionId
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities of a committed token under the target, before sampling parameters apply."""
+
+    logprob: float
+    top_token_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimings:
+    """One engine step as a session saw it: times in microseconds, sizes of the whole pass."""
+
+    queue_us: int
+    forward_us: int
+    judge_us: int
+    rows: int
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one pass decided for one session.
+
+    `token_ids` are the committed tokens: `accepted_length` accepted drafts, then the next token,
+    whose origin is `next_origin` (None when there is no next token). `epoch` holds after it.
+    """
+
+    session_id: SessionId
+    epoch: int
+    base: int
+    token_ids: tuple[int, ...]
+    accepted_length: int
+    next_origin: Origin | None
+    num_judged: int
+    finish_reason: FinishReason | None
+    logprobs: tuple[TokenLogprobs, ...]
+    kv_length: int
+    timings: PassTimings
+    num_discarded: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionError:
+    """A session failed and was freed; `code` is the name of a gRPC status code."""
+
+    session_id: SessionId
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker is and how full; see `WorkerDescription` in `protos/common.proto`."""
+
+    kind: str
+    model: str
+    dtype: str
+    quantization: str
+    device: str
+    vocab_size: int
+    tokenizer_fingerprint: str
+    context_length: int
+    eos_token_ids: tuple[int, ...] = ()
+    kv_page_size: int = 0
+    kv_pages_total: int = 0
+    kv_pages_used: int = 0
+    live_sessions: int = 0
+    waiting_sessions: int = 0
+    peak_memory_bytes: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+DrafterEvent: TypeAlias = OpenSession | Advance | CloseSession
+DrafterReply: TypeAlias = DraftBlock | SessionError
+VerifierEvent: TypeAlias = OpenSession | DraftBlock | Credit | SetSpeculation | CloseSession
+VerifierReply: TypeAlias = Verdict | SessionError

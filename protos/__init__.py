@@ -1,0 +1,1 @@
+"""Protocol definitions and the stubs generated from them (`make protos`)."""

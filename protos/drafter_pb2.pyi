@@ -1,0 +1,52 @@
+from protos import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DraftRequest(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[DrafterEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[DrafterEvent, _Mapping]]] = ...) -> None: ...
+
+class DrafterEvent(_message.Message):
+    __slots__ = ("session_id", "open", "advance", "close")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ADVANCE_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    open: _common_pb2.OpenSession
+    advance: Advance
+    close: _common_pb2.CloseSession
+    def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., close: _Optional[_Union[_common_pb2.CloseSession, _Mapping]] = ...) -> None: ...
+
+class Advance(_message.Message):
+    __slots__ = ("epoch", "base", "token_ids")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    base: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DraftResponse(_message.Message):
+    __slots__ = ("replies",)
+    REPLIES_FIELD_NUMBER: _ClassVar[int]
+    replies: _containers.RepeatedCompositeFieldContainer[DrafterReply]
+    def __init__(self, replies: _Optional[_Iterable[_Union[DrafterReply, _Mapping]]] = ...) -> None: ...
+
+class DrafterReply(_message.Message):
+    __slots__ = ("session_id", "block", "error")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    block: _common_pb2.DraftBlock
+    error: _common_pb2.SessionError
+    def __init__(self, session_id: _Optional[int] = ..., block: _Optional[_Union[_common_pb2.DraftBlock, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.SessionError, _Mapping]] = ...) -> None: ...

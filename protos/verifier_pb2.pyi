@@ -1,0 +1,108 @@
+from protos import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class VerifyRequest(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[VerifierEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[VerifierEvent, _Mapping]]] = ...) -> None: ...
+
+class VerifierEvent(_message.Message):
+    __slots__ = ("session_id", "open", "block", "credit", "speculation", "close")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    open: _common_pb2.OpenSession
+    block: _common_pb2.DraftBlock
+    credit: Credit
+    speculation: SetSpeculation
+    close: _common_pb2.CloseSession
+    def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., block: _Optional[_Union[_common_pb2.DraftBlock, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., speculation: _Optional[_Union[SetSpeculation, _Mapping]] = ..., close: _Optional[_Union[_common_pb2.CloseSession, _Mapping]] = ...) -> None: ...
+
+class Credit(_message.Message):
+    __slots__ = ("committed_limit",)
+    COMMITTED_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    committed_limit: int
+    def __init__(self, committed_limit: _Optional[int] = ...) -> None: ...
+
+class SetSpeculation(_message.Message):
+    __slots__ = ("enabled",)
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    enabled: bool
+    def __init__(self, enabled: _Optional[bool] = ...) -> None: ...
+
+class VerifyResponse(_message.Message):
+    __slots__ = ("replies",)
+    REPLIES_FIELD_NUMBER: _ClassVar[int]
+    replies: _containers.RepeatedCompositeFieldContainer[VerifierReply]
+    def __init__(self, replies: _Optional[_Iterable[_Union[VerifierReply, _Mapping]]] = ...) -> None: ...
+
+class VerifierReply(_message.Message):
+    __slots__ = ("session_id", "verdict", "error")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    verdict: Verdict
+    error: _common_pb2.SessionError
+    def __init__(self, session_id: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.SessionError, _Mapping]] = ...) -> None: ...
+
+class TokenLogprobs(_message.Message):
+    __slots__ = ("logprob", "top_token_ids", "top_logprobs")
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprob: float
+    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("epoch", "base", "token_ids", "accepted_length", "next_origin", "num_judged", "finish_reason", "logprobs", "kv_length", "timings", "num_discarded")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    NUM_JUDGED_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    KV_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    base: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    accepted_length: int
+    next_origin: _common_pb2.Origin
+    num_judged: int
+    finish_reason: _common_pb2.FinishReason
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    kv_length: int
+    timings: PassTimings
+    num_discarded: int
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted_length: _Optional[int] = ..., next_origin: _Optional[_Union[_common_pb2.Origin, str]] = ..., num_judged: _Optional[int] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_length: _Optional[int] = ..., timings: _Optional[_Union[PassTimings, _Mapping]] = ..., num_discarded: _Optional[int] = ...) -> None: ...
+
+class PassTimings(_message.Message):
+    __slots__ = ("queue_us", "forward_us", "judge_us", "rows", "sessions")
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_US_FIELD_NUMBER: _ClassVar[int]
+    JUDGE_US_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    queue_us: int
+    forward_us: int
+    judge_us: int
+    rows: int
+    sessions: int
+    def __init__(self, queue_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., judge_us: _Optional[int] = ..., rows: _Optional[int] = ..., sessions: _Optional[int] = ...) -> None: ...
