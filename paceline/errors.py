@@ -1,10 +1,10 @@
 """The error tree. Each class has one gRPC status, so that a client sees the same kind everywhere.
 
 PacelineError                     INTERNAL
-├── InvalidArgumentError          INVALID_ARGUMENT     a request field is wrong; names field and limit
+├── InvalidArgumentError          INVALID_ARGUMENT     a request field is wrong
 ├── ResourceExhaustedError        RESOURCE_EXHAUSTED   no room now; trying again later may work
 ├── UnavailableError              UNAVAILABLE          a worker is gone; trying again may work
-├── SessionLostError              ABORTED              a session's state is gone and cannot be rebuilt
+├── SessionLostError              ABORTED              a session's state is gone for good
 ├── UnauthenticatedError          UNAUTHENTICATED      missing or wrong token
 ├── DeadlineExceededError         DEADLINE_EXCEEDED
 ├── CancelledError                CANCELLED

@@ -52,6 +52,8 @@ class OpenSession:
 
     `token_ids` is the prompt followed by what was committed before a reopening; `prompt_length`
     says where the prompt ends. `sampling.max_tokens` counts from the end of the prompt.
+    `reproducible`: the same request gives the same ids again, so nothing that depends on timing
+    may decide which numbers a token is drawn with (see `docs/decisions/`).
     """
 
     session_id: SessionId
@@ -66,6 +68,7 @@ class OpenSession:
     epoch: int
     eos_token_ids: tuple[int, ...]
     vocab_size: int
+    reproducible: bool = False
     trace_context: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 from paceline.errors import ModelLoadError
 
 PACKAGE_PREFIX = "package:"
+HUB_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,16 @@ class ModelSource:
     name: str
     gguf_file: str | None
     revision: str | None
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return self.name if self.gguf_file is None else str(Path(self.name) / self.gguf_file)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the files are on this machine already, by construction."""
+        return Path(self.name).is_dir()
 
     def pretrained_arguments(self) -> dict[str, Any]:
         """Keyword arguments of `from_pretrained`, besides the name."""
@@ -37,21 +48,44 @@ def resolve_source(path: str, revision: str | None = None) -> ModelSource:
     place = Path(path).expanduser()
     if place.is_file():
         if place.suffix != ".gguf":
-            raise ModelLoadError(f"model path {path}: a file must be GGUF (*.gguf)")
+            raise ModelLoadError(f"model.path: {path}: a file must be GGUF (*.gguf)")
         return ModelSource(str(place.parent), place.name, None)
     if place.is_dir():
         return ModelSource(str(place), None, None)
     looks_like_path = path.startswith(("/", "./", "../", "~")) or path.count("/") > 1
     if looks_like_path or path.endswith(".gguf"):
-        raise ModelLoadError(f"model path {path} does not exist")
+        raise ModelLoadError(f"model.path: {path} does not exist")
     return ModelSource(path, None, revision)
 
 
+def check_reachable(source: ModelSource) -> None:
+    """Raise `ModelLoadError` for a hub id that is neither cached here nor found on the hub.
+
+    Asks once with a short timeout, where `from_pretrained` would go on trying for half a minute.
+    """
+    if source.is_local:
+        return
+    from huggingface_hub import HfApi, try_to_load_from_cache  # noqa: PLC0415
+
+    try:
+        cached = try_to_load_from_cache(source.name, "config.json", revision=source.revision)
+        if not isinstance(cached, str):
+            HfApi().model_info(source.name, revision=source.revision, timeout=HUB_TIMEOUT_S)
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelLoadError(
+            f"model.path: {source.name} is no directory here, not in the local cache, and the hub"
+            f" does not give it: {reason}"
+        ) from error
+
+
 def _in_package(package: str) -> ModelSource:
-    spec = importlib.util.find_spec(package)
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or spec.origin is None:
-        raise ModelLoadError(f"model path package:{package}: no such Python package is installed")
+        raise ModelLoadError(f"model.path: package:{package}: no such Python package is installed")
     files = sorted(Path(spec.origin).parent.glob("*.gguf"))
     if len(files) != 1:
-        raise ModelLoadError(f"model path package:{package}: expected one GGUF file, found {len(files)}")
+        raise ModelLoadError(
+            f"model.path: package:{package}: expected one GGUF file, found {len(files)}"
+        )
     return ModelSource(str(files[0].parent), files[0].name, None)

@@ -1,1 +1,1 @@
-"""Sampling: parameters, probabilities, draws and acceptance rules. Pure functions; randomness is an argument."""
+"""Sampling: parameters, probabilities, draws and acceptance rules, as pure functions."""

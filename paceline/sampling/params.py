@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from paceline.errors import InvalidArgumentError
 
 MAX_SEED = 2**64 - 1
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIAS = 100.0
+MAX_TOKEN_ID = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 
 
 class Acceptance(enum.Enum):
-    """How a draft is judged; see DESIGN notes in `docs/structure.md` and `acceptance.py`."""
+    """How a draft is judged; `acceptance.py` defines the rules."""
 
     REJECTION = "rejection"
     BLOCK = "block"
@@ -24,8 +28,9 @@ class SamplingParams:
     """What shapes the target distribution, with OpenAI's and vLLM's names.
 
     Raises `InvalidArgumentError` naming the field. Ids are checked against a vocabulary by
-    `check_vocabulary`. `temperature` 0 is greedy; `top_k` 0 keeps every id; `logprobs` None asks
-    for none and k >= 0 for the token's own and the k most likely alternatives.
+    `check_vocabulary`. `temperature` 0 is greedy; `top_k` 0 keeps every id; an empty
+    `allowed_token_ids` allows every id; `logprobs` None asks for none and k >= 0 for the token's
+    own and the k most likely alternatives.
     """
 
     temperature: float = 1.0
@@ -47,6 +52,70 @@ class SamplingParams:
     logprobs: int | None = None
     acceptance: Acceptance = Acceptance.REJECTION
 
+    def __post_init__(self) -> None:
+        _check_real("temperature", self.temperature, 0.0)
+        _check_int("top_k", self.top_k, 0, MAX_COUNT)
+        _check_real("top_p", self.top_p, 0.0, 1.0, above=True)
+        _check_real("min_p", self.min_p, 0.0, 1.0)
+        _check_real("typical_p", self.typical_p, 0.0, 1.0, above=True)
+        _check_real("repetition_penalty", self.repetition_penalty, 0.0, above=True)
+        _check_real("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        self._check_ids()
+        _check_int("min_tokens", self.min_tokens, 0, MAX_COUNT)
+        _check_int("max_tokens", self.max_tokens, 1, MAX_COUNT)
+        if self.min_tokens > self.max_tokens:
+            raise InvalidArgumentError(
+                "min_tokens",
+                f"must not exceed max_tokens ({self.max_tokens}), got {self.min_tokens}",
+            )
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidArgumentError("ignore_eos", f"must be a bool, got {self.ignore_eos!r}")
+        _check_int("seed", self.seed, 0, MAX_SEED)
+        if self.logprobs is not None:
+            _check_int("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if not isinstance(self.acceptance, Acceptance):
+            raise InvalidArgumentError("acceptance", f"unknown rule {self.acceptance!r}")
+
+    def _check_ids(self) -> None:
+        _check_tuple("logit_bias", self.logit_bias)
+        for entry in self.logit_bias:
+            if not isinstance(entry, tuple) or len(entry) != 2:
+                raise InvalidArgumentError("logit_bias", f"needs (id, bias) pairs, got {entry!r}")
+            _check_int("logit_bias", entry[0], 0, MAX_TOKEN_ID)
+            _check_real("logit_bias", entry[1], -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+        biased = [token_id for token_id, _ in self.logit_bias]
+        if len(set(biased)) != len(biased):
+            raise InvalidArgumentError("logit_bias", "must name each token id once")
+        _check_id_tuple("allowed_token_ids", self.allowed_token_ids)
+        _check_id_tuple("stop_token_ids", self.stop_token_ids)
+        _check_tuple("bad_words_token_ids", self.bad_words_token_ids)
+        for word in self.bad_words_token_ids:
+            _check_id_tuple("bad_words_token_ids", word)
+            if not word:
+                raise InvalidArgumentError("bad_words_token_ids", "must hold no empty sequence")
+        banned = {word[0] for word in self.bad_words_token_ids if len(word) == 1}
+        if self.allowed_token_ids and banned.issuperset(self.allowed_token_ids):
+            raise InvalidArgumentError(
+                "allowed_token_ids", "contradicts bad_words_token_ids, which ban every allowed id"
+            )
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise `InvalidArgumentError` naming the field and the first id outside `vocab_size`."""
+        named_ids = {
+            "logit_bias": tuple(token_id for token_id, _ in self.logit_bias),
+            "allowed_token_ids": self.allowed_token_ids,
+            "bad_words_token_ids": tuple(i for word in self.bad_words_token_ids for i in word),
+            "stop_token_ids": self.stop_token_ids,
+        }
+        for name, token_ids in named_ids.items():
+            for token_id in token_ids:
+                if token_id >= vocab_size:
+                    raise InvalidArgumentError(
+                        name,
+                        f"token ids must be below the vocabulary size {vocab_size}, got {token_id}",
+                    )
+
     @property
     def is_greedy(self) -> bool:
         """Whether the target distribution is a point mass on the argmax."""
@@ -56,3 +125,34 @@ class SamplingParams:
     def is_deterministic(self) -> bool:
         """Whether the target's token at a position does not depend on the draft."""
         return self.is_greedy or self.acceptance is Acceptance.COUPLED
+
+
+def _check_real(
+    field: str, value: object, low: float, high: float = math.inf, *, above: bool = False
+) -> None:
+    """Require a finite number in [low, high], or in (low, high] with `above`."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and math.isfinite(value) and low <= value <= high and not (above and value == low):  # type: ignore[arg-type,operator]
+        return
+    limit = f"> {low:g}" if above else f">= {low:g}"
+    if high < math.inf:
+        limit += f" and <= {high:g}"
+    raise InvalidArgumentError(field, f"must be a finite number {limit}, got {value!r}")
+
+
+def _check_int(field: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return
+    raise InvalidArgumentError(field, f"must be an integer from {low} to {high}, got {value!r}")
+
+
+def _check_tuple(field: str, value: object) -> None:
+    if not isinstance(value, tuple):
+        raise InvalidArgumentError(field, f"must be a tuple, got {type(value).__name__}")
+
+
+def _check_id_tuple(field: str, value: object) -> None:
+    _check_tuple(field, value)
+    assert isinstance(value, tuple)
+    for token_id in value:
+        _check_int(field, token_id, 0, MAX_TOKEN_ID)

@@ -1,0 +1,71 @@
+"""The seam that every kind of drafter implements: propose tokens that continue a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.errors import PacelineError
+from paceline.runtime.engine_thread import SessionKey
+from paceline.sampling.draw import Draw
+from paceline.types import OpenSession, WorkerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeRequest:
+    """Asks for up to `limit` tokens after `token_ids` (prompt, committed, earlier drafts).
+
+    A limit of 0 asks to get ready only: to prefill the prompt.
+    """
+
+    key: SessionKey
+    opening: OpenSession
+    token_ids: Sequence[int]
+    epoch: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Draws that continue the sequence, each from the distribution it names.
+
+    `is_pending`: no draw yet, but the drafter works on it (a prompt in prefill); otherwise an
+    empty proposal means that there is nothing to guess from here. `error`: the session cannot be
+    drafted for.
+    """
+
+    draws: Sequence[Draw] = ()
+    is_pending: bool = False
+    error: PacelineError | None = None
+
+
+class Drafter(Protocol):
+    """One way to guess tokens, for many sessions at once. Used by the engine thread only."""
+
+    context_length: int
+    """Longest sequence it can continue; 0 is unlimited."""
+
+    def reserve(self, key: SessionKey, opening: OpenSession) -> None:
+        """Take a session in. Raises `PacelineError` if it can never be served."""
+        ...
+
+    def propose(self, requests: Sequence[ProposeRequest]) -> list[Proposal]:
+        """Guess, for all sessions together; one proposal a request, in order."""
+        ...
+
+    def rollback(self, key: SessionKey, length: int) -> None:
+        """Forget what was computed for tokens from `length` on."""
+        ...
+
+    def release(self, key: SessionKey) -> None:
+        """Free everything of a session. Unknown keys are fine."""
+        ...
+
+    def kv_length(self, key: SessionKey) -> int:
+        """Tokens of the session in the drafter's KV cache."""
+        ...
+
+    def describe(self) -> WorkerInfo:
+        """Model, vocabulary and KV use."""
+        ...

@@ -1,0 +1,154 @@
+"""The drafter's engine: keeps every session's window full, all sessions stepping together.
+
+Runs on the engine thread; free of I/O, so that tests drive it event by event.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TypeAlias
+
+from drafter_service.drafter import Drafter, Proposal, ProposeRequest
+from drafter_service.session import DraftSession
+from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
+from paceline.runtime.engine_thread import LinkId, SessionKey
+from paceline.types import (
+    Advance,
+    CloseSession,
+    DrafterEvent,
+    DrafterReply,
+    OpenSession,
+    SessionError,
+    WorkerInfo,
+)
+
+logger = logging.getLogger(__name__)
+
+Replies: TypeAlias = list[tuple[LinkId, DrafterReply]]
+
+
+class DrafterEngine:
+    """Many sessions over one `Drafter`."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.counters: dict[str, int] = dict.fromkeys(("steps", "blocks", "draft_tokens"), 0)
+        self._drafter = drafter
+        self._sessions: dict[SessionKey, DraftSession] = {}
+
+    # --- events -----------------------------------------------------------------------------
+
+    def handle(self, link: LinkId, event: DrafterEvent, now: float) -> Replies:
+        """Take one event. A wrong one ends its own session and touches no other."""
+        key = (link, event.session_id)
+        try:
+            if isinstance(event, OpenSession):
+                self._open(key, event)
+            elif isinstance(event, CloseSession):
+                self._free(key)
+            elif key in self._sessions:  # else a late event of a session that has ended
+                self._advance(self._sessions[key], event)
+        except PacelineError as error:
+            return [self._fail(key, error)]
+        except Exception as error:
+            logger.exception("event of session %d failed", event.session_id)
+            return [self._fail(key, error)]
+        return []
+
+    def _open(self, key: SessionKey, opening: OpenSession) -> None:
+        if key in self._sessions:
+            raise InvalidArgumentError("session_id", f"{opening.session_id} is already open")
+        if not opening.token_ids or min(opening.window, opening.num_speculative_tokens) < 1:
+            raise InvalidArgumentError("token_ids", "the prompt is empty or the window is below 1")
+        session = DraftSession(key, opening, context_length=self._drafter.context_length)
+        self._drafter.reserve(key, opening)
+        self._sessions[key] = session
+
+    def _advance(self, session: DraftSession, event: Advance) -> None:
+        length = len(session.tokens)
+        valid = session.advance(event)
+        if valid < length:
+            self._drafter.rollback(session.key, valid)
+
+    def close_link(self, link: LinkId) -> None:
+        """Free all sessions of a link."""
+        for key in [key for key in self._sessions if key[0] == link]:
+            self._free(key)
+
+    def fail_all(self, error: Exception) -> Replies:
+        """Answer every session with an error and free it."""
+        return [self._fail(key, error) for key in list(self._sessions)]
+
+    def _fail(self, key: SessionKey, error: Exception) -> tuple[LinkId, SessionError]:
+        self._free(key)
+        code = error.code if isinstance(error, PacelineError) else "INTERNAL"
+        return key[0], SessionError(key[1], code, str(error) or type(error).__name__)
+
+    def _free(self, key: SessionKey) -> None:
+        self._sessions.pop(key, None)
+        self._drafter.release(key)
+
+    # --- the step ---------------------------------------------------------------------------
+
+    def next_step_at(self, now: float) -> float | None:
+        """Now, if a session wants to draft."""
+        return now if any(session.is_active for session in self._sessions.values()) else None
+
+    def step(self, now: float) -> Replies:
+        """One proposal for every session with room in its window; blocks that became full."""
+        asked: list[ProposeRequest] = []
+        replies: Replies = []
+        for session in self._sessions.values():
+            request = session.request()
+            if request is not None:
+                asked.append(request)
+            elif session.is_active:
+                replies += self._take_block(session, found_nothing=True)
+        return replies + (self._run(asked) if asked else [])
+
+    def _run(self, asked: list[ProposeRequest]) -> Replies:
+        """One drafting step; if it fails, each session alone, so that a bad one hurts no other."""
+        started = time.perf_counter()
+        try:
+            proposals = self._drafter.propose(asked)
+        except Exception as error:
+            if len(asked) > 1:
+                return [reply for request in asked for reply in self._run([request])]
+            logger.exception("drafting of session %d failed", asked[0].key[1])
+            known = isinstance(error, PacelineError)
+            failure = error if known else UnavailableError(f"drafting failed: {error!r}")
+            return [self._fail(asked[0].key, failure)]
+        seconds = time.perf_counter() - started
+        self.counters["steps"] += 1
+        return [
+            reply
+            for request, proposal in zip(asked, proposals, strict=True)
+            for reply in self._take(self._sessions[request.key], proposal, seconds)
+        ]
+
+    def _take(self, session: DraftSession, proposal: Proposal, seconds: float) -> Replies:
+        if proposal.error is not None:
+            return [self._fail(session.key, proposal.error)]
+        session.add(proposal.draws, seconds)
+        found_nothing = not proposal.draws and not proposal.is_pending
+        return self._take_block(session, found_nothing=found_nothing)
+
+    def _take_block(self, session: DraftSession, *, found_nothing: bool) -> Replies:
+        kv_length = self._drafter.kv_length(session.key)
+        block = session.take_block(found_nothing=found_nothing, kv_length=kv_length)
+        if block is None:
+            return []
+        self.counters["blocks"] += 1
+        self.counters["draft_tokens"] += len(block.token_ids)
+        return [(session.key[0], block)]
+
+    # --- looking in -------------------------------------------------------------------------
+
+    def describe(self) -> WorkerInfo:
+        """What this worker is and how full; called from the event loop."""
+        return replace(
+            self._drafter.describe(),
+            live_sessions=len(self._sessions),
+            counters=dict(self.counters),
+        )

@@ -1,0 +1,140 @@
+"""Drafts with a small language model: one token a session and step, all sessions in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from drafter_service.drafter import Proposal, ProposeRequest
+from paceline.config import RuntimeConfig
+from paceline.errors import InvalidArgumentError, PacelineError
+from paceline.runtime.admission import AdmissionQueue
+from paceline.runtime.engine_thread import SessionKey
+from paceline.runtime.page_table import PageTable
+from paceline.runtime.runner import Chunk, Runner
+from paceline.runtime.scheduler import share_budget
+from paceline.sampling.draw import DraftRow, draw_drafts
+from paceline.sampling.probabilities import RowContext
+from paceline.types import OpenSession, WorkerInfo
+
+
+class ModelDrafter:
+    """Any causal language model over a paged KV pool.
+
+    A session without room in the pool waits; meanwhile its proposals are empty, so that the
+    verifier decodes without it.
+    """
+
+    def __init__(self, runner: Runner, config: RuntimeConfig, info: WorkerInfo) -> None:
+        self.context_length = runner.context_length
+        self._runner = runner
+        self._budget = config.max_batch_tokens
+        self._info = info
+        self._tables: dict[SessionKey, PageTable] = {}
+        # Waiting costs a session nothing but drafts, so it may wait for as long as it lives.
+        self._waiting: AdmissionQueue[SessionKey] = AdmissionQueue(
+            runner.pool, max_waiting_s=float("inf"), max_waiting_sessions=2**31
+        )
+
+    def reserve(self, key: SessionKey, opening: OpenSession) -> None:
+        if opening.vocab_size < 1:
+            raise InvalidArgumentError("vocab_size", f"{opening.vocab_size} is below 1")
+        wrong = next((i for i in opening.token_ids if i >= self._runner.vocab_size), None)
+        if wrong is not None:
+            raise InvalidArgumentError(
+                "token_ids", f"{wrong} is outside the drafter's {self._runner.vocab_size} ids"
+            )
+        self._waiting.enter(key, min(opening.max_length, self.context_length), now=0.0)
+        self._admit()
+
+    def propose(self, requests: Sequence[ProposeRequest]) -> list[Proposal]:
+        proposals = [Proposal()] * len(requests)
+        chunks: list[Chunk] = []
+        finishing: list[int] = []
+        for index, granted in self._schedule(requests):
+            request = requests[index]
+            proposals[index] = Proposal(is_pending=True)
+            if granted:
+                table = self._tables[request.key]
+                token_ids = request.token_ids[table.length : table.length + granted]
+                is_last = table.length + granted == len(request.token_ids)
+                chunks.append(Chunk(table, token_ids, num_logits=int(is_last)))
+                if is_last:
+                    finishing.append(index)
+        if chunks:
+            logits = self._runner.forward(chunks)
+        if finishing:
+            drawn = self._draw(logits, [requests[index] for index in finishing])
+            for index, proposal in zip(finishing, drawn, strict=True):
+                proposals[index] = proposal
+        return proposals
+
+    def _schedule(self, requests: Sequence[ProposeRequest]) -> list[tuple[int, int]]:
+        """(request, tokens of the next pass), perhaps 0; decoding goes before prompts.
+
+        Left out are sessions that wait for room in the pool, or are as ready as they shall be.
+        """
+        decodes: list[tuple[int, int]] = []
+        prefills: list[tuple[int, int]] = []
+        for index, request in enumerate(requests):
+            table = self._tables.get(request.key)
+            length = len(request.token_ids) - (request.limit == 0)
+            if table is not None and table.length < length:
+                num_uncached = length - table.length
+                kind = decodes if num_uncached <= request.opening.window else prefills
+                kind.append((index, num_uncached))
+        grants = share_budget([n for _, n in decodes], [n for _, n in prefills], self._budget)
+        indexes = [index for index, _ in decodes + prefills]
+        return list(zip(indexes, grants[0] + grants[1], strict=True))
+
+    def _draw(self, logits: Tensor, requests: Sequence[ProposeRequest]) -> list[Proposal]:
+        """Sample one token a request from its row of `logits`."""
+        # ids that the target lacks must never be drawn
+        width = min(request.opening.vocab_size for request in requests)
+        draws = draw_drafts(logits[:, :width], [_draft_row(request) for request in requests])
+        return [
+            Proposal(error=draw) if isinstance(draw, PacelineError) else Proposal([draw])
+            for draw in draws
+        ]
+
+    def rollback(self, key: SessionKey, length: int) -> None:
+        table = self._tables.get(key)
+        if table is not None:
+            table.truncate(min(table.length, length))
+
+    def release(self, key: SessionKey) -> None:
+        self._waiting.leave(key)
+        table = self._tables.pop(key, None)
+        if table is not None:
+            table.free()
+        self._admit()
+
+    def _admit(self) -> None:
+        self._tables.update(self._waiting.admit())
+
+    def kv_length(self, key: SessionKey) -> int:
+        table = self._tables.get(key)
+        return 0 if table is None else table.length
+
+    def describe(self) -> WorkerInfo:
+        pool = self._runner.pool
+        return replace(
+            self._info,
+            kv_page_size=pool.page_size,
+            kv_pages_total=pool.num_pages,
+            kv_pages_used=pool.used_pages,
+            waiting_sessions=len(self._waiting),
+        )
+
+
+def _draft_row(request: ProposeRequest) -> DraftRow:
+    opening = request.opening
+    context = RowContext(
+        params=opening.sampling,
+        token_ids=request.token_ids,
+        prompt_length=opening.prompt_length,
+        eos_token_ids=opening.eos_token_ids,
+    )
+    return DraftRow(context, request.epoch, opening.draft_top_k)

@@ -1,0 +1,139 @@
+"""One session on the drafter: committed tokens, outstanding drafts, window and epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drafter_service.drafter import ProposeRequest
+from paceline.errors import InvalidArgumentError
+from paceline.runtime.engine_thread import SessionKey
+from paceline.sampling.draw import Draw, stack_draws
+from paceline.types import Advance, DraftBlock, DrafterState, OpenSession
+
+
+class DraftSession:
+    """State of one session inside its link.
+
+    `tokens[:committed]` are final, `tokens[committed:sent]` are drafts on their way to a verdict,
+    and the rest are drawn but not sent. Sent drafts beyond the committed length never exceed the
+    window.
+    """
+
+    def __init__(self, key: SessionKey, opening: OpenSession, *, context_length: int) -> None:
+        self.key = key
+        self.opening = opening
+        self.tokens = list(opening.token_ids)
+        self.committed = len(self.tokens)
+        self.epoch = opening.epoch
+        self.is_active = True
+        """Whether the session wants to be asked for more; the next advance reawakens it."""
+        self._sent = self.committed
+        # a draft for the token that the prefill decides would void later ones by chance of timing
+        self._awaits_first = opening.reproducible and self.committed == opening.prompt_length
+        self._unsent: list[Draw] = []
+        self._draft_s = 0.0
+        # the last token is always the verifier's own, so a draft there could not pay
+        longest = opening.max_length - 1
+        self._max_length = min(longest, context_length) if context_length else longest
+
+    # --- events -----------------------------------------------------------------------------
+
+    def advance(self, event: Advance) -> int:
+        """Take committed tokens; returns how many leading tokens of the sequence stay valid.
+
+        Raises `InvalidArgumentError` if they do not continue the committed ones.
+        """
+        if event.base != self.committed:
+            raise InvalidArgumentError(
+                "base", f"{event.base} does not continue the committed length {self.committed}"
+            )
+        self._check_ids(event.token_ids)
+        self._awaits_first = False
+        self.is_active = True
+        end = event.base + len(event.token_ids)
+        drafted = self.tokens[event.base : end]
+        agreed = _common_prefix(drafted, event.token_ids)
+        keeps_drafts = event.epoch <= self.epoch and agreed == len(drafted)
+        if keeps_drafts:
+            valid = len(self.tokens)
+            self.tokens.extend(event.token_ids[len(drafted) :])
+            self._sent = max(self._sent, end)
+        else:
+            valid = event.base + agreed
+            if event.epoch <= self.epoch and valid < self._sent:
+                self.epoch += 1  # the verifier sees the same difference when the block arrives
+            self.tokens[event.base :] = event.token_ids
+            self._sent = end
+        self.epoch = max(self.epoch, event.epoch)
+        self.committed = end
+        num_unsent = len(self.tokens) - self._sent
+        self._unsent = self._unsent[len(self._unsent) - num_unsent :]
+        return valid
+
+    def _check_ids(self, token_ids: Sequence[int]) -> None:
+        vocab_size = self.opening.vocab_size
+        for token_id in token_ids:
+            if not 0 <= token_id < vocab_size:
+                raise InvalidArgumentError(
+                    "token_ids", f"{token_id} is outside the vocabulary of {vocab_size}"
+                )
+
+    # --- drafting ---------------------------------------------------------------------------
+
+    def request(self) -> ProposeRequest | None:
+        """What to ask the drafter for; None while the window is full or nothing is wanted."""
+        if not self.is_active:
+            return None
+        limit = min(self._room(), self.opening.num_speculative_tokens - len(self._unsent))
+        if limit <= 0:
+            return None
+        if self._awaits_first:
+            limit = 0
+        return ProposeRequest(self.key, self.opening, self.tokens, self.epoch, limit)
+
+    def _room(self) -> int:
+        window_end = self.committed + self.opening.window
+        return min(window_end, self._max_length) - len(self.tokens)
+
+    def add(self, draws: Sequence[Draw], seconds: float) -> None:
+        """Append drawn tokens; the block that they fill is taken by `take_block`."""
+        self.tokens.extend(draw.token_id for draw in draws)
+        self._unsent.extend(draws)
+        self._draft_s += seconds
+
+    def take_block(self, *, found_nothing: bool, kv_length: int) -> DraftBlock | None:
+        """The next block, once it is full, the window is, or there is nothing more to propose."""
+        has_room = self._room() > 0 and not found_nothing
+        if has_room and len(self._unsent) < self.opening.num_speculative_tokens:
+            return None
+        draws, self._unsent = self._unsent, []
+        seconds, self._draft_s = self._draft_s, 0.0
+        self.is_active = has_room
+        base, self._sent = self._sent, len(self.tokens)
+        return DraftBlock(
+            session_id=self.opening.session_id,
+            epoch=self.epoch,
+            base=base,
+            token_ids=tuple(draw.token_id for draw in draws),
+            draft_probs=stack_draws(draws),
+            known_committed=self.committed,
+            state=self._state(),
+            kv_length=kv_length,
+            draft_us=int(seconds * 1e6),
+        )
+
+    def _state(self) -> DrafterState:
+        if self.committed >= self._max_length:
+            return DrafterState.ENDED
+        return DrafterState.RUNNING if self.is_active else DrafterState.PAUSED
+
+    def check_integrity(self) -> None:
+        """Assert the invariants of the class docstring."""
+        assert self.committed <= self._sent <= len(self.tokens)
+        assert len(self._unsent) == len(self.tokens) - self._sent
+        assert len(self.tokens) - self.committed <= self.opening.window
+
+
+def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    length = min(len(left), len(right))
+    return next((i for i in range(length) if left[i] != right[i]), length)

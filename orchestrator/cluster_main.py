@@ -1,0 +1,97 @@
+"""`paceline up`: run a deployment on Ray until a signal, and say what runs where."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from orchestrator.cluster import ENTRY_POINTS, Cluster
+from orchestrator.cluster_actors import Placed
+from orchestrator.cluster_members import Role
+from paceline.config import Config
+from paceline.errors import PacelineError
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def up(config: Config, *, entry_points: Mapping[Role, str] = ENTRY_POINTS) -> int:
+    """Run a deployment until SIGINT or SIGTERM. Returns the process's exit code: 0 after a signal,
+    2 when it could not start. Where no address is configured, RAY_ADDRESS counts, read here once.
+    """
+    console = Console(soft_wrap=True, highlight=False)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    config = _with_ray_address(config, os.environ.get("RAY_ADDRESS"))
+    try:
+        asyncio.run(_run(config, entry_points, console))
+    except PacelineError as error:
+        errors.print(f"[red]paceline: error:[/red] {escape(str(error))}")
+        if error.__cause__ is not None and type(error.__cause__) is RuntimeError:
+            errors.print(escape(str(error.__cause__)))
+        return 2
+    return 0
+
+
+def _with_ray_address(config: Config, from_environment: str | None) -> Config:
+    if config.cluster.ray_address is not None or not from_environment:
+        return config
+    cluster = config.cluster.model_copy(update={"ray_address": from_environment})
+    return config.model_copy(update={"cluster": cluster})
+
+
+async def _run(config: Config, entry_points: Mapping[Role, str], console: Console) -> None:
+    signalled = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, signalled.set)
+    cluster = Cluster(
+        config, entry_points=entry_points, report=lambda line: console.print(escape(line))
+    )
+    starting = asyncio.ensure_future(cluster.start())
+    stopping = asyncio.ensure_future(signalled.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not signalled.is_set():
+            starting.result()
+            console.print(table_of(cluster.placed, config))
+            console.print(
+                f"ready at {cluster.orchestrator_address}: "
+                f"paceline generate --address {cluster.orchestrator_address} PROMPT"
+            )
+            await stopping
+        console.print("stopping")
+    finally:
+        stopping.cancel()
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, PacelineError):
+            await starting
+        await cluster.stop()
+
+
+def table_of(placed: Sequence[Placed], config: Config) -> Table:
+    """What runs where, one row an actor."""
+    table = Table("service", "node", "address", "reserved", "model", "device", box=None)
+    for column in table.columns:
+        column.overflow = "fold"
+    for one in placed:
+        member = one.member
+        reserved = ", ".join(f"{name} {amount:g}" for name, amount in member.demand.items())
+        model, device = _model_of(config, member.role)
+        table.add_row(member.label, one.node, one.address, reserved or "nothing", model, device)
+    return table
+
+
+def _model_of(config: Config, role: Role) -> tuple[str, str]:
+    if role is Role.VERIFIER:
+        return config.verifier.model.path, config.verifier.model.device
+    if role is Role.DRAFTER:
+        if config.drafter.kind == "model" and config.drafter.model is not None:
+            return config.drafter.model.path, config.drafter.model.device
+        return config.drafter.kind, ""
+    return "", ""

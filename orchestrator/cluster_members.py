@@ -1,0 +1,121 @@
+"""What a deployment consists of: one actor a replica, its demands, and what to say when a cluster
+cannot meet them. Knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from paceline.config import Config, ModelConfig, PlacementConfig
+from paceline.errors import ConfigError
+
+
+class Role(enum.Enum):
+    """Which service an actor hosts; also the name of its configuration section."""
+
+    VERIFIER = "verifier"
+    DRAFTER = "drafter"
+    ORCHESTRATOR = "orchestrator"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica of one service."""
+
+    role: Role
+    index: int
+    num_cpus: float
+    num_gpus: float
+    resources: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def label(self) -> str:
+        """What people read."""
+        return f"{self.role.value} {self.index}"
+
+    @property
+    def actor_name(self) -> str:
+        """The Ray actor's name, unique in the namespace."""
+        return f"paceline-{self.role.value}-{self.index}"
+
+    @property
+    def demand(self) -> dict[str, float]:
+        """Resources as Ray names them, without zeros; empty when the member fits anywhere."""
+        wanted = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+        return {name: amount for name, amount in wanted.items() if amount > 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A live machine of the cluster and its resources, without Ray's internal ones."""
+
+    address: str
+    total: Mapping[str, float]
+    available: Mapping[str, float]
+
+
+def members_of(config: Config) -> tuple[Member, ...]:
+    """The replicas that the configuration asks for, verifiers first.
+
+    Raises `ConfigError` when they could not work together wherever they were placed.
+    """
+    if config.cluster.verifier.replicas == 0 and not config.orchestrator.verifiers:
+        raise ConfigError(
+            "cluster.verifier.replicas: 0, and orchestrator.verifiers names no running one"
+        )
+    if config.cluster.orchestrator.replicas == 0:
+        raise ConfigError("cluster.orchestrator.replicas: must be at least 1")
+    drafter_model = config.drafter.model if config.drafter.kind == "model" else None
+    _check_device(Role.VERIFIER, config.verifier.model, config.cluster.verifier)
+    _check_device(Role.DRAFTER, drafter_model, config.cluster.drafter)
+    return tuple(
+        Member(
+            role=role,
+            index=index,
+            num_cpus=placement.num_cpus,
+            num_gpus=placement.num_gpus,
+            resources=placement.resources,
+        )
+        for role in Role
+        for placement in (placement_of(config, role),)
+        for index in range(placement.replicas)
+    )
+
+
+def placement_of(config: Config, role: Role) -> PlacementConfig:
+    """The placement section of a role."""
+    placement: PlacementConfig = getattr(config.cluster, role.value)
+    return placement
+
+
+def _check_device(role: Role, model: ModelConfig | None, placement: PlacementConfig) -> None:
+    if model is None or placement.replicas == 0 or not model.device.startswith("cuda"):
+        return
+    if placement.num_gpus == 0:
+        raise ConfigError(
+            f"{role.value}.model.device: {model.device} needs a GPU, but "
+            f"cluster.{role.value}.num_gpus is 0; ask Ray for one, or for a fraction of one"
+        )
+
+
+def describe_shortage(members: Iterable[Member], nodes: Iterable[Node]) -> str:
+    """One message with what is needed and what is available, for `PlacementError`."""
+    needed = "; ".join(f"{member.label}: {_amounts(member.demand)}" for member in members)
+    available = "; ".join(
+        f"node {node.address}: {_amounts(node.available, of=node.total)}" for node in nodes
+    )
+    return (
+        "the cluster cannot place every actor (each must fit on one node). "
+        f"Needed: {needed}. Available: {available or 'no node'}"
+    )
+
+
+def _amounts(amounts: Mapping[str, float], of: Mapping[str, float] | None = None) -> str:
+    if of is None:
+        return ", ".join(f"{name} {amount:g}" for name, amount in amounts.items()) or "nothing"
+    return (
+        ", ".join(f"{name} {amounts.get(name, 0.0):g} of {total:g}" for name, total in of.items())
+        or "nothing"
+    )

@@ -1,0 +1,250 @@
+"""The pipeline of one generation: drafts flow to the verifier, verdicts to drafter and client.
+
+The drafter runs ahead by up to a window; nothing here waits for a round trip. When a worker is
+lost, the session goes on: without drafts, or on another verifier from its committed tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+
+from orchestrator.router import DrafterWorker, Router, VerifierWorker
+from orchestrator.session import Session
+from orchestrator.worker import WorkerSession
+from paceline.errors import PacelineError, UnavailableError
+from paceline.rpc.status import error_from_code
+from paceline.sampling.params import SamplingParams
+from paceline.types import (
+    Advance,
+    Credit,
+    DrafterEvent,
+    DrafterReply,
+    OpenSession,
+    SessionError,
+    SetSpeculation,
+    Verdict,
+    VerifierEvent,
+    VerifierReply,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_REOPENINGS = 3
+"""Attempts to go on after a verifier failed, without a token committed in between."""
+RETRIED_CODES = frozenset({"UNAVAILABLE", "ABORTED", "CANCELLED"})
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """How one generation speculates."""
+
+    speculation: bool
+    window: int
+    num_speculative_tokens: int
+    draft_top_k: int
+    commit_credit: int
+    failover_timeout_s: float
+    reproducible: bool
+
+
+class Relay:
+    """Keeps drafter and verifier in step for one session; used on the event loop only."""
+
+    def __init__(
+        self,
+        router: Router,
+        prompt: tuple[int, ...],
+        sampling: SamplingParams,
+        settings: RelaySettings,
+    ) -> None:
+        self.session = Session(prompt_length=len(prompt), tokens=list(prompt))
+        self.had_drafter = False
+        self.first_token_s: float | None = None
+        """Seconds from `start` to the first committed token."""
+        self._router = router
+        self._sampling = sampling
+        self._settings = settings
+        self._verifier: WorkerSession[VerifierEvent, VerifierReply] | None = None
+        self._drafter: WorkerSession[DrafterEvent, DrafterReply] | None = None
+        self._verdicts: asyncio.Queue[Verdict | PacelineError] = asyncio.Queue()
+        self._committed_limit = len(prompt) + settings.commit_credit
+        self._reopenings = 0
+        self._reopening: asyncio.Task[None] | None = None
+        self._stop_listening: Callable[[], None] = _nothing
+        self._is_over = False
+        self._started = 0.0
+
+    # --- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the session on both workers, which prefill at the same time.
+
+        Raises `UnavailableError` if no verifier is connected. Without a drafter the verifier
+        decodes by itself.
+        """
+        self._started = time.monotonic()
+        self._open_verifier(self._router.verifier())
+        self._attach_drafter()
+        self._stop_listening = self._router.listen(self._attach_drafter)
+
+    async def verdicts(self) -> AsyncIterator[Verdict]:
+        """Verdicts as they come, the last with a finish reason. Raises `PacelineError`."""
+        while True:
+            item = await self._verdicts.get()
+            if isinstance(item, PacelineError):
+                raise item
+            yield item
+            if item.finish_reason is not None:
+                return
+
+    def taken(self, num_tokens: int) -> None:
+        """The client has taken so many tokens in all; lets the verifier go on that far ahead."""
+        limit = self.session.prompt_length + num_tokens + self._settings.commit_credit
+        if self._verifier is not None and (
+            limit - self._committed_limit >= self._settings.commit_credit // 4
+        ):
+            self._committed_limit = limit
+            self._send_verifier(Credit(self._verifier.session_id, limit))
+
+    def close(self) -> None:
+        """Free the session on both workers, whatever state it is in. Idempotent."""
+        self._is_over = True
+        self._stop_listening()
+        self._stop_listening = _nothing
+        if self._reopening is not None:
+            self._reopening.cancel()
+        if self._verifier is not None:
+            self._verifier.close()
+        self._detach_drafter()
+
+    # --- the pipeline -----------------------------------------------------------------------
+
+    def _on_draft(self, reply: DrafterReply, num_bytes: int) -> None:
+        self.session.counts.bytes_drafter += num_bytes
+        if isinstance(reply, SessionError):
+            self._on_drafter_lost(error_from_code(reply.code, reply.message))
+        elif self.session.takes(reply) and self._verifier is not None:
+            self._send_verifier(replace(reply, session_id=self._verifier.session_id))
+
+    def _on_verdict(self, reply: VerifierReply, num_bytes: int) -> None:
+        self.session.counts.bytes_verifier += num_bytes
+        if isinstance(reply, SessionError):
+            self._on_verifier_lost(error_from_code(reply.code, reply.message))
+            return
+        if self.first_token_s is None:
+            self.first_token_s = time.monotonic() - self._started
+        self.session.commit(reply)
+        self._reopenings = 0
+        if reply.finish_reason is not None:
+            self._detach_drafter()
+        elif self._drafter is not None:
+            self._send_drafter(
+                Advance(self._drafter.session_id, reply.epoch, reply.base, reply.token_ids)
+            )
+        self._verdicts.put_nowait(reply)
+
+    def _send_verifier(self, event: VerifierEvent) -> None:
+        if self._verifier is not None:
+            self.session.counts.bytes_verifier += self._verifier.send(event)
+
+    def _send_drafter(self, event: DrafterEvent) -> None:
+        if self._drafter is not None:
+            self.session.counts.bytes_drafter += self._drafter.send(event)
+
+    def _opening(self, session_id: int, epoch: int, worker: VerifierWorker) -> OpenSession:
+        info = worker.info
+        assert info is not None, "a connected worker has described itself"
+        settings = self._settings
+        return OpenSession(
+            session_id=session_id,
+            token_ids=tuple(self.session.tokens),
+            prompt_length=self.session.prompt_length,
+            sampling=self._sampling,
+            window=settings.window,
+            num_speculative_tokens=settings.num_speculative_tokens,
+            draft_top_k=settings.draft_top_k,
+            committed_limit=self._committed_limit,
+            speculation=self._drafter is not None,
+            epoch=epoch,
+            eos_token_ids=info.eos_token_ids,
+            vocab_size=info.vocab_size,
+            reproducible=settings.reproducible,
+        )
+
+    # --- the drafter comes and goes ---------------------------------------------------------
+
+    def _attach_drafter(self) -> None:
+        """Start drafting, at the start or when a drafter has come back."""
+        worker: DrafterWorker | None = self._router.drafter()
+        if (
+            not self._settings.speculation
+            or self._is_over
+            or self._drafter is not None
+            or self._verifier is None
+            or worker is None
+        ):
+            return
+        drafter = worker.open_session(self._on_draft, self._on_drafter_lost)
+        self._drafter = drafter
+        epoch = self.session.begin_epoch() if self.had_drafter else self.session.epoch
+        self.had_drafter = True
+        self._send_drafter(self._opening(drafter.session_id, epoch, self._verifier.worker))
+        self._send_verifier(SetSpeculation(self._verifier.session_id, enabled=True))
+
+    def _on_drafter_lost(self, error: PacelineError) -> None:
+        """Go on without drafts. A session that the drafter refuses is not offered again."""
+        logger.debug("a session goes on without drafts: %s", error)
+        self._drafter = None
+        if not isinstance(error, UnavailableError):
+            self._settings = replace(self._settings, speculation=False)
+        if self._verifier is not None:
+            self._send_verifier(SetSpeculation(self._verifier.session_id, enabled=False))
+
+    def _detach_drafter(self) -> None:
+        if self._drafter is not None:
+            self._drafter.close()
+            self._drafter = None
+
+    # --- the verifier is lost and replaced --------------------------------------------------
+
+    def _open_verifier(self, worker: VerifierWorker) -> None:
+        self._verifier = worker.open_session(self._on_verdict, self._on_verifier_lost)
+        opening = self._opening(self._verifier.session_id, self.session.epoch, worker)
+        self._send_verifier(opening)
+
+    def _on_verifier_lost(self, error: PacelineError) -> None:
+        """Go on elsewhere from the committed tokens, or tell the client why not."""
+        self._verifier = None
+        if self._is_over:
+            return
+        if error.code not in RETRIED_CODES or self._reopenings >= MAX_REOPENINGS:
+            self._fail(error)
+            return
+        self._reopenings += 1
+        self._reopening = asyncio.create_task(self._reopen(error))
+
+    async def _reopen(self, reason: PacelineError) -> None:
+        try:
+            worker = await self._router.wait_for_verifier(self._settings.failover_timeout_s)
+            epoch = self.session.begin_epoch()
+            self._open_verifier(worker)
+        except PacelineError as error:
+            self._fail(UnavailableError(f"{reason}; {error}"))
+            return
+        if self._drafter is not None:  # its outstanding drafts went to a verifier that is gone
+            base = len(self.session.tokens)
+            self._send_drafter(Advance(self._drafter.session_id, epoch, base, ()))
+        else:
+            self._attach_drafter()
+
+    def _fail(self, error: PacelineError) -> None:
+        self._detach_drafter()
+        self._verdicts.put_nowait(error)

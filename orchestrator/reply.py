@@ -1,0 +1,99 @@
+"""A generation's answer as it forms: verdicts in, deliverable tokens out."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from orchestrator.detokenizer import Detokenizer
+from orchestrator.relay import Relay
+from orchestrator.request import GenerationRequest
+from orchestrator.stop_strings import StopStrings
+from orchestrator.text_stream import Piece, TextStream
+from paceline.generation import Outcome, OutputToken, SpeculationStats, TopLogprob, Usage
+from paceline.runtime.tokenizer import Tokenizer
+from paceline.types import FinishReason, Origin, TokenLogprobs, Verdict
+
+
+class Reply:
+    """Turns the verdicts of one generation into tokens with text, in order, each once."""
+
+    def __init__(self, request: GenerationRequest, tokenizer: Tokenizer) -> None:
+        self.num_delivered = 0
+        self.finish_reason: FinishReason | None = None
+        self._request = request
+        self._tokenizer = tokenizer
+        stops = StopStrings(request.stops, include=request.includes_stop) if request.stops else None
+        self._text = TextStream(Detokenizer(tokenizer), stops)
+        self._details: deque[tuple[Origin, TokenLogprobs | None]] = deque()
+        self._started = time.monotonic()
+
+    @property
+    def num_taken(self) -> int:
+        """Tokens that the verifier need not produce again: delivered, or held for a stop string."""
+        return self.num_delivered + self._text.num_held
+
+    def add(self, verdict: Verdict) -> list[OutputToken]:
+        """The tokens that a verdict makes deliverable, in order."""
+        pieces: list[Piece] = []
+        for index, token_id in enumerate(verdict.token_ids):
+            self._details.append(_details(verdict, index))
+            pieces += self._text.push(token_id)
+        self.finish_reason = verdict.finish_reason
+        if verdict.finish_reason is not None:
+            pieces += self._text.finish()
+        if self._text.stopped:
+            self.finish_reason = FinishReason.STOP
+        return [self._token(piece) for piece in pieces]
+
+    def _token(self, piece: Piece) -> OutputToken:
+        self.num_delivered += 1
+        origin, logprobs = self._details.popleft()
+        if logprobs is None:
+            return OutputToken(piece.token_id, piece.text, origin)
+        top = zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True)
+        return OutputToken(
+            piece.token_id,
+            piece.text,
+            origin,
+            logprobs.logprob,
+            tuple(TopLogprob(i, self._tokenizer.token_text(i), logprob) for i, logprob in top),
+        )
+
+    def outcome(self, relay: Relay) -> Outcome:
+        """How it ended, once `finish_reason` is known."""
+        assert self.finish_reason is not None
+        counts = relay.session.counts
+        stats = SpeculationStats(
+            speculation=_speculation(self._request, relay),
+            drafted=counts.drafted,
+            judged=counts.judged,
+            accepted=counts.accepted,
+            passes=counts.passes,
+            mean_acceptance_length=counts.committed / counts.passes if counts.passes else 0.0,
+            bytes_drafter=counts.bytes_drafter,
+            bytes_verifier=counts.bytes_verifier,
+            time_to_first_token_ms=(relay.first_token_s or 0.0) * 1e3,
+            total_ms=(time.monotonic() - self._started) * 1e3,
+            draft_ms=counts.draft_us / 1e3,
+            verify_ms=counts.verify_us / 1e3,
+            queue_ms=counts.queue_us / 1e3,
+            seed=self._request.sampling.seed,
+            epochs=counts.epochs,
+        )
+        usage = Usage(len(self._request.prompt), self.num_delivered)
+        return Outcome(self.finish_reason, usage, stats)
+
+
+def _details(verdict: Verdict, index: int) -> tuple[Origin, TokenLogprobs | None]:
+    logprobs = verdict.logprobs[index] if verdict.logprobs else None
+    if index < verdict.accepted_length:
+        return Origin.ACCEPTED, logprobs
+    assert verdict.next_origin is not None, "the token after the accepted ones has an origin"
+    return verdict.next_origin, logprobs
+
+
+def _speculation(request: GenerationRequest, relay: Relay) -> str:
+    if not request.settings.speculation:
+        return "off"
+    return "on" if relay.had_drafter else "unavailable"

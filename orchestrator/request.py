@@ -1,0 +1,92 @@
+"""A client's request, checked and complete: ids, sampling parameters, stops, how to speculate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from orchestrator.prompt import encode_bad_words, encode_request
+from orchestrator.relay import RelaySettings
+from orchestrator.stop_strings import check_stops
+from paceline.config import OrchestratorConfig
+from paceline.errors import InvalidArgumentError
+from paceline.generation import GenerateCall
+from paceline.runtime.tokenizer import Tokenizer
+from paceline.sampling.params import SamplingParams
+from paceline.types import WorkerInfo
+
+MAX_WINDOW = 256
+MAX_SPECULATIVE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """Everything that one generation needs."""
+
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    stops: tuple[str, ...]
+    includes_stop: bool
+    settings: RelaySettings
+
+
+def complete_request(
+    call: GenerateCall, *, tokenizer: Tokenizer, target: WorkerInfo, config: OrchestratorConfig
+) -> GenerationRequest:
+    """Check and complete a call; tokenises, so run it off the event loop.
+
+    Raises `InvalidArgumentError` naming the field and its limit.
+    """
+    check_stops(call.stop)
+    prompt = encode_request(
+        tokenizer,
+        prompt=call.prompt,
+        messages=call.messages,
+        token_ids=call.token_ids,
+        vocab_size=target.vocab_size,
+        context_length=target.context_length,
+    )
+    sampling = call.sampling
+    room = target.context_length - len(prompt)
+    if sampling.max_tokens > room:
+        if call.gives_max_tokens:
+            raise InvalidArgumentError(
+                "max_tokens",
+                f"{sampling.max_tokens} is above the {room} tokens that the context of"
+                f" {target.context_length} leaves after a prompt of {len(prompt)}",
+            )
+        sampling = replace(sampling, max_tokens=room)
+    if call.bad_words:
+        banned = sampling.bad_words_token_ids + encode_bad_words(tokenizer, call.bad_words)
+        sampling = replace(sampling, bad_words_token_ids=banned)
+    sampling.check_vocabulary(target.vocab_size)
+    return GenerationRequest(
+        prompt, sampling, tuple(call.stop), call.include_stop_in_output, _settings(call, config)
+    )
+
+
+def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
+    defaults = config.speculation
+    window = defaults.window if call.window is None else call.window
+    block = call.num_speculative_tokens
+    if block is None:
+        block = defaults.num_speculative_tokens
+    _check_range("window", window, MAX_WINDOW)
+    _check_range("num_speculative_tokens", block, MAX_SPECULATIVE_TOKENS)
+    block = min(block, window)
+    reproducible = call.gives_seed and not call.sampling.is_deterministic
+    if reproducible:  # a partly filled block at the window's end would depend on timing
+        window -= window % block
+    return RelaySettings(
+        speculation=call.speculation is not False,
+        window=window,
+        num_speculative_tokens=block,
+        draft_top_k=defaults.draft_top_k,
+        commit_credit=max(config.commit_credit, window),
+        failover_timeout_s=config.failover_timeout_s,
+        reproducible=reproducible,
+    )
+
+
+def _check_range(field: str, value: int, limit: int) -> None:
+    if not 1 <= value <= limit:
+        raise InvalidArgumentError(field, f"{value} is outside 1 to {limit}")

@@ -1,0 +1,112 @@
+"""The client-facing gRPC service."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+
+from orchestrator.relay import Relay
+from orchestrator.reply import Reply
+from orchestrator.request import GenerationRequest, complete_request
+from orchestrator.router import Router
+from orchestrator.worker import Worker
+from paceline.config import OrchestratorConfig
+from paceline.errors import PacelineError, ResourceExhaustedError
+from paceline.generation import WorkerStatus
+from paceline.rpc.codec.orchestrator import (
+    decode_generate,
+    encode_outcome,
+    encode_tokens,
+    encode_worker_status,
+)
+from paceline.runtime.tokenizer import Tokenizer
+from paceline.sampling.params import SamplingParams
+from protos import orchestrator_pb2, orchestrator_pb2_grpc
+
+SERVICE_NAME = "paceline.v1.Orchestrator"
+
+
+class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
+    """`Generate` and `Status`."""
+
+    def __init__(self, router: Router, tokenizer: Tokenizer, config: OrchestratorConfig) -> None:
+        self.num_sessions = 0
+        self._router = router
+        self._tokenizer = tokenizer
+        self._config = config
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register with a server."""
+        orchestrator_pb2_grpc.add_OrchestratorServicer_to_server(self, server)
+
+    async def Generate(  # noqa: N802  (gRPC's spelling)
+        self,
+        request: orchestrator_pb2.GenerateRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
+        if self.num_sessions >= self._config.max_sessions:
+            raise ResourceExhaustedError(
+                f"{self.num_sessions} sessions are live, the limit is {self._config.max_sessions}"
+            )
+        self.num_sessions += 1
+        try:
+            generation = await self._decode(request)
+            relay = Relay(self._router, generation.prompt, generation.sampling, generation.settings)
+            try:
+                relay.start()
+                async for response in self._run(relay, generation):
+                    yield response
+            finally:
+                relay.close()
+        finally:
+            self.num_sessions -= 1
+
+    async def _decode(self, request: orchestrator_pb2.GenerateRequest) -> GenerationRequest:
+        defaults = SamplingParams(
+            seed=secrets.randbits(64), acceptance=self._config.speculation.acceptance
+        )
+        call = decode_generate(request, defaults=defaults)
+        target = self._router.verifier().info
+        assert target is not None, "a connected worker has described itself"
+        return await asyncio.to_thread(
+            complete_request, call, tokenizer=self._tokenizer, target=target, config=self._config
+        )
+
+    async def _run(
+        self, relay: Relay, generation: GenerationRequest
+    ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
+        reply = Reply(generation, self._tokenizer)
+        async for verdict in relay.verdicts():
+            tokens = reply.add(verdict)
+            if tokens:
+                yield encode_tokens(tokens)
+            if reply.finish_reason is not None:
+                break
+            relay.taken(reply.num_taken)
+        yield encode_outcome(reply.outcome(relay))
+
+    async def Status(  # noqa: N802
+        self, request: orchestrator_pb2.StatusRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> orchestrator_pb2.StatusResponse:
+        workers = await asyncio.gather(*(_status(worker) for worker in self._router.workers))
+        target = next((w.info for w in self._router.verifiers if w.info is not None), None)
+        return orchestrator_pb2.StatusResponse(
+            workers=[encode_worker_status(worker) for worker in workers],
+            live_sessions=self.num_sessions,
+            model="" if target is None else target.model,
+            context_length=0 if target is None else target.context_length,
+        )
+
+
+async def _status(worker: Worker[Any, Any]) -> WorkerStatus:
+    info, detail = worker.info, worker.problem
+    if worker.is_connected:
+        try:
+            info = await worker.describe()
+        except PacelineError as error:
+            detail = str(error)
+    return WorkerStatus(worker.role, worker.address, worker.is_connected, detail, info)

@@ -1,0 +1,73 @@
+"""What the orchestrator knows of one generation: committed tokens, epoch, KV lengths, counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paceline.types import DraftBlock, Verdict
+
+
+@dataclass(slots=True)
+class SessionCounts:
+    """Raw counts and times of one session; ratios are for whoever reads them."""
+
+    drafted: int = 0
+    judged: int = 0
+    accepted: int = 0
+    passes: int = 0
+    committed: int = 0
+    bytes_drafter: int = 0
+    bytes_verifier: int = 0
+    draft_us: int = 0
+    verify_us: int = 0
+    queue_us: int = 0
+    epochs: int = 0
+
+
+@dataclass(slots=True)
+class Session:
+    """State of one generation. Only `commit` appends tokens."""
+
+    prompt_length: int
+    tokens: list[int]
+    epoch: int = 0
+    drafter_kv_length: int = 0
+    verifier_kv_length: int = 0
+    counts: SessionCounts = field(default_factory=SessionCounts)
+
+    def commit(self, verdict: Verdict) -> None:
+        """Take a verdict's tokens as final."""
+        assert verdict.base == len(self.tokens), "a verdict skipped or repeated a position"
+        self.tokens.extend(verdict.token_ids)
+        self.verifier_kv_length = verdict.kv_length
+        if verdict.epoch > self.epoch:
+            self.epoch = verdict.epoch
+            self.counts.epochs += 1
+        counts = self.counts
+        counts.passes += 1
+        counts.judged += verdict.num_judged
+        counts.accepted += verdict.accepted_length
+        counts.committed += len(verdict.token_ids)
+        counts.verify_us += verdict.timings.forward_us + verdict.timings.judge_us
+        counts.queue_us += verdict.timings.queue_us
+
+    def takes(self, block: DraftBlock) -> bool:
+        """Count a block; whether it is still of use, or of an epoch that has passed."""
+        self.counts.drafted += len(block.token_ids)
+        self.counts.draft_us += block.draft_us
+        self.drafter_kv_length = block.kv_length
+        if block.epoch < self.epoch:
+            return False
+        self.epoch = block.epoch
+        return True
+
+    def begin_epoch(self) -> int:
+        """An epoch above any that either side can have reached by itself.
+
+        The verifier may be one ahead of the newest block that was relayed to it: it raises its
+        count when that block differs from what it had committed.
+        """
+        self.epoch += 2
+        self.counts.epochs += 1
+        self.drafter_kv_length = min(self.drafter_kv_length, len(self.tokens))
+        return self.epoch

@@ -1,0 +1,198 @@
+"""One drafter or verifier as the orchestrator sees it: its description, and a link that is
+reopened whenever it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from paceline.errors import PacelineError, StartupError, UnavailableError
+from paceline.rpc.client_link import ClientLink
+from paceline.rpc.worker_client import VocabularyTable, WorkerClient
+from paceline.types import CloseSession, SessionError, SessionId, WorkerInfo
+
+logger = logging.getLogger(__name__)
+
+E = TypeVar("E")
+R = TypeVar("R")
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Handlers(Generic[R]):
+    on_reply: Callable[[R, int], None]
+    on_lost: Callable[[PacelineError], None]
+
+
+class WorkerSession(Generic[E, R]):
+    """A session on a worker. Its id is fresh, so late replies to an earlier one reach nobody."""
+
+    def __init__(self, worker: Worker[E, R], session_id: SessionId) -> None:
+        self.worker = worker
+        self.session_id = session_id
+
+    def send(self, event: E) -> int:
+        """Send an event of this session; returns its payload bytes. Never blocks."""
+        return self.worker.send(event)
+
+    def close(self) -> None:
+        """Free the session on the worker. Idempotent."""
+        self.worker.close_session(self.session_id)
+
+
+class Worker(Generic[E, R]):
+    """A channel to one worker, kept connected in the background until `close`.
+
+    `check` sees the description on every connection, so that a worker that comes back as another
+    model is refused. `on_change` hears when the worker connects or is lost.
+    """
+
+    def __init__(self, role: str, address: str, connect: Callable[[], WorkerClient[E, R]]) -> None:
+        self.role = role
+        self.address = address
+        self.info: WorkerInfo | None = None
+        self.problem = "not connected yet"
+        """Why it is not connected; empty while it is."""
+        self.check: Callable[[WorkerInfo], Awaitable[None]] | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        self._make_client = connect
+        self._client: WorkerClient[E, R] | None = None
+        self._link: ClientLink[E, R] | None = None
+        self._ids = itertools.count(1)
+        self._handlers: dict[SessionId, _Handlers[R]] = {}
+        self._lost = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._link is not None
+
+    @property
+    def num_sessions(self) -> int:
+        return len(self._handlers)
+
+    # --- connecting -------------------------------------------------------------------------
+
+    async def connect(self, deadline: float) -> None:
+        """Connect, trying again until the loop's time `deadline`, and stay connected afterwards.
+
+        Raises the last error. A `StartupError` (a worker of the wrong kind) is not tried again.
+        """
+        loop = asyncio.get_running_loop()
+        retry_s = FIRST_RETRY_S
+        while True:
+            try:
+                await self._connect()
+                break
+            except StartupError:
+                raise
+            except PacelineError as error:
+                self.problem = str(error)
+                if loop.time() + retry_s >= deadline:
+                    raise
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, LAST_RETRY_S)
+        self.keep_connected()
+
+    def keep_connected(self) -> None:
+        """Reconnect in the background whenever the link is lost."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep_connected())
+
+    async def _keep_connected(self) -> None:
+        retry_s = FIRST_RETRY_S
+        while True:
+            if self.is_connected:
+                retry_s = FIRST_RETRY_S
+                await self._lost.wait()
+            try:
+                await self._connect()
+                logger.info("%s %s is connected", self.role, self.address)
+            except PacelineError as error:
+                if str(error) != self.problem:
+                    logger.warning("%s %s: %s", self.role, self.address, error)
+                self.problem = str(error)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, LAST_RETRY_S)
+
+    async def _connect(self) -> None:
+        if self._client is None:
+            self._client = self._make_client()
+        info = await self._client.describe()
+        if self.check is not None:
+            await self.check(info)
+        self._lost.clear()
+        self._link = await self._client.open_link(self._on_reply, self._on_closed)
+        self.info, self.problem = info, ""
+        self.on_change()
+
+    async def describe(self) -> WorkerInfo:
+        """Ask the worker what it is and how full. Raises `PacelineError`."""
+        return await self._connected_client().describe()
+
+    async def vocabulary(self) -> VocabularyTable:
+        """The worker's id -> string table. Raises `PacelineError`."""
+        return await self._connected_client().vocabulary()
+
+    def _connected_client(self) -> WorkerClient[E, R]:
+        if self._client is None:
+            raise UnavailableError(f"{self.role} {self.address} is not connected")
+        return self._client
+
+    async def close(self) -> None:
+        """End link and channel."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._link is not None:
+            await self._link.close()
+        if self._client is not None:
+            await self._client.close()
+
+    # --- sessions ---------------------------------------------------------------------------
+
+    def open_session(
+        self, on_reply: Callable[[R, int], None], on_lost: Callable[[PacelineError], None]
+    ) -> WorkerSession[E, R]:
+        """A fresh session id; `on_reply` hears its replies and their payload bytes.
+
+        `on_lost` hears once if the link breaks first. Neither is called after `close_session`.
+        Raises `UnavailableError` while the worker is not connected.
+        """
+        if not self.is_connected:
+            raise UnavailableError(f"{self.role} {self.address}: {self.problem}")
+        session_id = next(self._ids)
+        self._handlers[session_id] = _Handlers(on_reply, on_lost)
+        return WorkerSession(self, session_id)
+
+    def send(self, event: E | CloseSession) -> int:
+        return 0 if self._link is None else self._link.send(event)
+
+    def close_session(self, session_id: SessionId) -> None:
+        if self._handlers.pop(session_id, None) is not None:
+            self.send(CloseSession(session_id))
+
+    def _on_reply(self, reply: Any, num_bytes: int) -> None:
+        handlers = self._handlers.get(reply.session_id)
+        if isinstance(reply, SessionError):
+            self._handlers.pop(reply.session_id, None)
+        if handlers is not None:
+            handlers.on_reply(reply, num_bytes)
+
+    def _on_closed(self, error: PacelineError | None) -> None:
+        self._link = None
+        self._lost.set()
+        reason = error or UnavailableError(f"{self.role} {self.address} was closed")
+        self.problem = str(reason)
+        if error is not None:
+            logger.warning("%s %s is lost: %s", self.role, self.address, error)
+        lost, self._handlers = self._handlers, {}
+        for handlers in lost.values():
+            handlers.on_lost(UnavailableError(f"{self.role} {self.address} is lost: {reason}"))
+        self.on_change()

@@ -1,0 +1,46 @@
+"""The command tree and its entry point."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paceline import __version__
+from paceline.cli.generate import generate
+from paceline.cli.status import status
+from paceline.cli.up import up
+
+app = typer.Typer(
+    name="paceline",
+    help="Lossless distributed speculative decoding: a drafter guesses, a verifier checks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(generate)
+app.command()(status)
+app.command()(up)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"paceline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line. Exits 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
+    app(prog_name="paceline")

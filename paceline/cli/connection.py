@@ -1,0 +1,62 @@
+"""The options by which every command reaches its orchestrator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from paceline.client import DEFAULT_ADDRESS, Client
+from paceline.config import SecurityConfig
+
+_PANEL = "Connection"
+
+Address = Annotated[
+    str, typer.Option(metavar="HOST:PORT", rich_help_panel=_PANEL, help="The orchestrator.")
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="S", rich_help_panel=_PANEL, help="Give up after S seconds."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", rich_help_panel=_PANEL, help="File with the bearer token."),
+]
+TlsCaFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", rich_help_panel=_PANEL, help="Roots to trust; asks for TLS."),
+]
+TlsCertFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", rich_help_panel=_PANEL, help="Client certificate, for mTLS."),
+]
+TlsKeyFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", rich_help_panel=_PANEL, help="Key of the client certificate."),
+]
+
+ADDRESS = DEFAULT_ADDRESS
+
+
+def make_client(
+    address: str,
+    *,
+    timeout: float | None,
+    token_file: Path | None,
+    tls_ca_file: Path | None,
+    tls_cert_file: Path | None,
+    tls_key_file: Path | None,
+) -> Client:
+    """A client from the options above. Raises `typer.BadParameter` for a half pair."""
+    try:
+        security = SecurityConfig(
+            token_file=token_file,
+            tls_ca_file=tls_ca_file,
+            tls_cert_file=tls_cert_file,
+            tls_key_file=tls_key_file,
+        )
+    except ValidationError as error:
+        raise typer.BadParameter("--tls-cert-file and --tls-key-file go together") from error
+    return Client(address, security=security, timeout_s=timeout)

@@ -1,0 +1,205 @@
+"""`paceline generate`: stream one generation to the terminal, or print it as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from paceline.cli import connection
+from paceline.cli.paint import legend, summary, token_text
+from paceline.cli.run import run
+from paceline.client import Client
+from paceline.client_values import GenerateFields, GenerateResult
+from paceline.sampling.params import Acceptance
+
+_SAMPLING, _ENDING, _SPECULATION, _OUTPUT = "Sampling", "Ending", "Speculation", "Output"
+
+
+def _option(help_text: str, panel: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, metavar=metavar)
+
+
+def generate(  # noqa: PLR0917  (typer's parameters are named options)
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="The prompt; - reads it from standard input.")
+    ],
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Send it as a user's message through the chat template.")
+    ] = False,
+    temperature: Annotated[float | None, _option("0 is greedy.", _SAMPLING)] = None,
+    top_k: Annotated[
+        int | None, _option("Keep the K likeliest ids; 0 keeps all.", _SAMPLING)
+    ] = None,
+    top_p: Annotated[float | None, _option("Nucleus, in (0, 1].", _SAMPLING)] = None,
+    min_p: Annotated[
+        float | None, _option("Least probability relative to the likeliest id's.", _SAMPLING)
+    ] = None,
+    typical_p: Annotated[float | None, _option("Typical mass, in (0, 1].", _SAMPLING)] = None,
+    repetition_penalty: Annotated[float | None, _option("1 is none.", _SAMPLING)] = None,
+    presence_penalty: Annotated[float | None, _option("In [-2, 2].", _SAMPLING)] = None,
+    frequency_penalty: Annotated[float | None, _option("In [-2, 2].", _SAMPLING)] = None,
+    logit_bias: Annotated[
+        list[str] | None,
+        _option("Added to the logit of an id; repeatable.", _SAMPLING, metavar="ID=BIAS"),
+    ] = None,
+    allowed_token_id: Annotated[
+        list[int] | None, _option("Allow these ids only; repeatable.", _SAMPLING, metavar="ID")
+    ] = None,
+    bad_word: Annotated[
+        list[str] | None,
+        _option("Never generate this string; repeatable.", _SAMPLING, metavar="TEXT"),
+    ] = None,
+    seed: Annotated[int | None, _option("Same seed, same text.", _SAMPLING)] = None,
+    max_tokens: Annotated[int | None, _option("Generate at most so many.", _ENDING)] = None,
+    min_tokens: Annotated[int | None, _option("No end before so many.", _ENDING)] = None,
+    stop: Annotated[
+        list[str] | None, _option("End before this string; repeatable.", _ENDING, metavar="TEXT")
+    ] = None,
+    include_stop_in_output: Annotated[
+        bool, _option("Print the stop string too.", _ENDING, "--include-stop-in-output")
+    ] = False,
+    stop_token_id: Annotated[
+        list[int] | None, _option("End at this id; repeatable.", _ENDING, metavar="ID")
+    ] = None,
+    ignore_eos: Annotated[
+        bool, _option("Go on past the model's own end.", _ENDING, "--ignore-eos")
+    ] = False,
+    speculation: Annotated[bool, _option("Use the drafter, if any.", _SPECULATION)] = True,
+    acceptance: Annotated[
+        Acceptance | None, _option("How drafts are judged.", _SPECULATION)
+    ] = None,
+    window: Annotated[
+        int | None, _option("Draft tokens sent and not judged.", _SPECULATION)
+    ] = None,
+    num_speculative_tokens: Annotated[
+        int | None, _option("Draft block length.", _SPECULATION)
+    ] = None,
+    logprobs: Annotated[
+        int | None,
+        _option("With --json: log-probabilities, and K alternatives.", _OUTPUT, metavar="K"),
+    ] = None,
+    as_json: Annotated[
+        bool, _option("Print one JSON object at the end.", _OUTPUT, "--json")
+    ] = False,
+    color: Annotated[
+        bool | None,
+        _option("Paint tokens by origin; by default on a terminal.", _OUTPUT, "--color/--no-color"),
+    ] = None,
+    address: connection.Address = connection.ADDRESS,
+    timeout: connection.Timeout = None,
+    token_file: connection.TokenFile = None,
+    tls_ca_file: connection.TlsCaFile = None,
+    tls_cert_file: connection.TlsCertFile = None,
+    tls_key_file: connection.TlsKeyFile = None,
+) -> None:
+    """Generate a text, streamed as it comes; a summary goes to standard error.
+
+    What is not given is left to the server's defaults.
+    """
+    client = connection.make_client(
+        address,
+        timeout=timeout,
+        token_file=token_file,
+        tls_ca_file=tls_ca_file,
+        tls_cert_file=tls_cert_file,
+        tls_key_file=tls_key_file,
+    )
+    text = sys.stdin.read() if prompt == "-" else prompt
+    fields: GenerateFields = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "typical_p": typical_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": [_bias(entry) for entry in logit_bias or ()],
+        "allowed_token_ids": allowed_token_id,
+        "bad_words": bad_word,
+        "seed": seed,
+        "max_tokens": max_tokens,
+        "min_tokens": min_tokens,
+        "stop": stop,
+        "include_stop_in_output": include_stop_in_output,
+        "stop_token_ids": stop_token_id,
+        "ignore_eos": ignore_eos,
+        "speculation": speculation,
+        "acceptance": acceptance,
+        "window": window,
+        "num_speculative_tokens": num_speculative_tokens,
+        "logprobs": logprobs,
+    }
+    if chat:
+        fields["messages"] = [{"role": "user", "content": text}]
+    else:
+        fields["prompt"] = text
+    if as_json:
+        result = run(_collect(client, fields))
+        sys.stdout.write(json.dumps(json_object(result), ensure_ascii=False) + "\n")
+    else:
+        terminal = _is_terminal()
+        by_default = terminal and not os.environ.get("NO_COLOR")
+        run(_print(client, fields, color=by_default if color is None else color, terminal=terminal))
+
+
+def json_object(result: GenerateResult) -> dict[str, Any]:
+    """What `--json` prints: lists have one entry a token; log-probabilities only when asked."""
+    tokens = result.tokens
+    value: dict[str, Any] = {
+        "text": result.text,
+        "token_ids": result.token_ids,
+        "origins": result.origins,
+    }
+    if any(token.logprob is not None for token in tokens):
+        value["logprobs"] = result.logprobs
+        value["top_logprobs"] = [[asdict(top) for top in token.top_logprobs] for token in tokens]
+    stats = {**asdict(result.stats), "acceptance_rate": result.stats.acceptance_rate}
+    value |= {
+        "finish_reason": result.finish_reason,
+        "usage": asdict(result.usage),
+        "stats": stats,
+    }
+    return value
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+async def _collect(client: Client, fields: GenerateFields) -> GenerateResult:
+    async with client:
+        return GenerateResult.of([chunk async for chunk in client.generate(**fields)])
+
+
+async def _print(client: Client, fields: GenerateFields, *, color: bool, terminal: bool) -> None:
+    wrote = False
+    async with client:
+        try:
+            async for chunk in client.generate(**fields):
+                for token in chunk.tokens:
+                    sys.stdout.write(token_text(token, color=color, terminal=terminal))
+                    wrote = True
+                sys.stdout.flush()
+        finally:
+            # What came stays on its own line, whatever ended it.
+            if wrote:
+                sys.stdout.write("\n")
+                sys.stdout.flush()
+    if chunk.finish_reason and chunk.usage and chunk.stats:
+        if color:
+            sys.stderr.write(legend() + "\n")
+        sys.stderr.write(summary(chunk.usage, chunk.stats, chunk.finish_reason) + "\n")
+
+
+def _bias(entry: str) -> tuple[int, float]:
+    token_id, _, bias = entry.partition("=")
+    try:
+        return int(token_id), float(bias)
+    except ValueError:
+        raise typer.BadParameter(f"--logit-bias {entry}: expected ID=BIAS") from None

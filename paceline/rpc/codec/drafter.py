@@ -1,0 +1,86 @@
+"""The drafter's link on the wire: `DrafterEvent` towards the worker, `DrafterReply` back."""
+
+from __future__ import annotations
+
+from paceline.errors import InvalidArgumentError
+from paceline.rpc.codec.blocks import decode_block, encode_block
+from paceline.rpc.codec.sessions import (
+    decode_open,
+    decode_session_error,
+    encode_open,
+    encode_session_error,
+)
+from paceline.rpc.wire import Direction, LinkWire
+from paceline.types import (
+    Advance,
+    CloseSession,
+    DraftBlock,
+    DrafterEvent,
+    DrafterReply,
+    OpenSession,
+)
+from protos import common_pb2, drafter_pb2
+
+
+def encode_drafter_event(event: DrafterEvent) -> drafter_pb2.DrafterEvent:
+    message = drafter_pb2.DrafterEvent(session_id=event.session_id)
+    match event:
+        case OpenSession():
+            message.open.CopyFrom(encode_open(event))
+        case Advance():
+            message.advance.CopyFrom(
+                drafter_pb2.Advance(epoch=event.epoch, base=event.base, token_ids=event.token_ids)
+            )
+        case CloseSession():
+            message.close.CopyFrom(common_pb2.CloseSession())
+    return message
+
+
+def decode_drafter_event(message: drafter_pb2.DrafterEvent) -> DrafterEvent:
+    """Raises `InvalidArgumentError` naming the field of a malformed event."""
+    session_id = message.session_id
+    match message.WhichOneof("event"):
+        case "open":
+            return decode_open(session_id, message.open)
+        case "advance":
+            advance = message.advance
+            return Advance(session_id, advance.epoch, advance.base, tuple(advance.token_ids))
+        case "close":
+            return CloseSession(session_id)
+        case _:
+            raise InvalidArgumentError("event", "not set, or of an unknown kind")
+
+
+def encode_drafter_reply(reply: DrafterReply) -> drafter_pb2.DrafterReply:
+    if isinstance(reply, DraftBlock):
+        return drafter_pb2.DrafterReply(session_id=reply.session_id, block=encode_block(reply))
+    return drafter_pb2.DrafterReply(session_id=reply.session_id, error=encode_session_error(reply))
+
+
+def decode_drafter_reply(message: drafter_pb2.DrafterReply) -> DrafterReply:
+    """Raises `InvalidArgumentError` naming the field of a malformed reply."""
+    match message.WhichOneof("reply"):
+        case "block":
+            return decode_block(message.session_id, message.block)
+        case "error":
+            return decode_session_error(message.session_id, message.error)
+        case _:
+            raise InvalidArgumentError("reply", "not set, or of an unknown kind")
+
+
+DRAFTER_LINK: LinkWire[DrafterEvent, DrafterReply] = LinkWire(
+    events=Direction(
+        encode=encode_drafter_event,
+        decode=decode_drafter_event,
+        batch_type=drafter_pb2.DraftRequest,
+        field="events",
+        malformed_code="INVALID_ARGUMENT",
+    ),
+    replies=Direction(
+        encode=encode_drafter_reply,
+        decode=decode_drafter_reply,
+        batch_type=drafter_pb2.DraftResponse,
+        field="replies",
+        malformed_code="INTERNAL",
+    ),
+)

@@ -1,0 +1,77 @@
+"""The client API on the wire: requests in, tokens and outcome out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from paceline.generation import GenerateCall, Outcome, OutputToken, WorkerStatus
+from paceline.rpc.codec.describe import encode_worker_info
+from paceline.rpc.codec.enums import encode_finish_reason, encode_origin
+from paceline.rpc.codec.sampling import decode_sampling
+from paceline.sampling.params import SamplingParams
+from protos import orchestrator_pb2
+
+
+def decode_generate(
+    message: orchestrator_pb2.GenerateRequest, *, defaults: SamplingParams
+) -> GenerateCall:
+    """A client's call. Raises `InvalidArgumentError` naming a wrong sampling parameter."""
+
+    def optional(name: str) -> int | None:
+        return getattr(message, name) if message.HasField(name) else None
+
+    return GenerateCall(
+        prompt=message.prompt,
+        messages=[{"role": turn.role, "content": turn.content} for turn in message.messages],
+        token_ids=message.token_ids,
+        sampling=decode_sampling(message.sampling, defaults=defaults),
+        gives_max_tokens=message.sampling.HasField("max_tokens"),
+        gives_seed=message.sampling.HasField("seed"),
+        speculation=message.speculation if message.HasField("speculation") else None,
+        window=optional("window"),
+        num_speculative_tokens=optional("num_speculative_tokens"),
+        stop=message.stop,
+        include_stop_in_output=message.include_stop_in_output,
+        bad_words=message.bad_words,
+    )
+
+
+def encode_tokens(tokens: Sequence[OutputToken]) -> orchestrator_pb2.GenerateResponse:
+    """Some delivered tokens."""
+    return orchestrator_pb2.GenerateResponse(tokens=[_encode_token(token) for token in tokens])
+
+
+def _encode_token(token: OutputToken) -> orchestrator_pb2.Token:
+    return orchestrator_pb2.Token(
+        id=token.id,
+        text=token.text,
+        origin=encode_origin(token.origin),
+        logprob=token.logprob,
+        top_logprobs=[
+            orchestrator_pb2.TopLogprob(id=top.id, text=top.text, logprob=top.logprob)
+            for top in token.top_logprobs
+        ],
+    )
+
+
+def encode_outcome(outcome: Outcome) -> orchestrator_pb2.GenerateResponse:
+    """The last message of a stream."""
+    return orchestrator_pb2.GenerateResponse(
+        outcome=orchestrator_pb2.Outcome(
+            finish_reason=encode_finish_reason(outcome.finish_reason),
+            usage=orchestrator_pb2.Usage(**asdict(outcome.usage)),
+            stats=orchestrator_pb2.SpeculationStats(**asdict(outcome.stats)),
+        )
+    )
+
+
+def encode_worker_status(status: WorkerStatus) -> orchestrator_pb2.WorkerStatus:
+    """One worker of a `Status` answer."""
+    return orchestrator_pb2.WorkerStatus(
+        role=status.role,
+        address=status.address,
+        connected=status.is_connected,
+        detail=status.detail,
+        description=None if status.info is None else encode_worker_info(status.info),
+    )

@@ -1,0 +1,100 @@
+"""`SamplingParams` on the wire, in the client's partial form and the workers' complete one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.errors import InvalidArgumentError
+from paceline.rpc.codec.enums import decode_acceptance, encode_acceptance
+from paceline.sampling.params import SamplingParams
+from protos import common_pb2
+
+# Optional fields that have the same name, type and meaning in the message and in the value.
+SCALARS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "max_tokens",
+    "ignore_eos",
+    "seed",
+    "logprobs",
+)
+
+
+def encode_sampling(params: SamplingParams) -> common_pb2.SamplingParams:
+    """The complete message: every field present, `logprobs` only when asked for.
+
+    Raises `InvalidArgumentError` naming the field whose value no wire type can hold.
+    """
+    message = common_pb2.SamplingParams(acceptance=encode_acceptance(params.acceptance))
+    for name in SCALARS:
+        value = getattr(params, name)
+        if value is not None:
+            set_field(message, name, value)
+    try:
+        for token_id, bias in params.logit_bias:
+            message.logit_bias.add(token_id=token_id, bias=bias)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError("logit_bias", str(error)) from error
+    extend_field(message, "allowed_token_ids", params.allowed_token_ids)
+    extend_field(message, "stop_token_ids", params.stop_token_ids)
+    for sequence in params.bad_words_token_ids:
+        extend_field(message.bad_words_token_ids.add(), "token_ids", sequence)
+    return message
+
+
+def decode_sampling(
+    message: common_pb2.SamplingParams, *, defaults: SamplingParams
+) -> SamplingParams:
+    """A client's parameters; an absent field takes the value that it has in `defaults`.
+
+    Repeated fields are taken as sent. Raises `InvalidArgumentError` naming the field.
+    """
+    values: dict[str, Any] = {
+        name: getattr(message, name) if message.HasField(name) else getattr(defaults, name)
+        for name in SCALARS
+    }
+    return SamplingParams(
+        **values,
+        logit_bias=tuple((entry.token_id, entry.bias) for entry in message.logit_bias),
+        allowed_token_ids=tuple(message.allowed_token_ids),
+        bad_words_token_ids=tuple(
+            tuple(sequence.token_ids) for sequence in message.bad_words_token_ids
+        ),
+        stop_token_ids=tuple(message.stop_token_ids),
+        acceptance=decode_acceptance(message.acceptance) or defaults.acceptance,
+    )
+
+
+def decode_complete_sampling(message: common_pb2.SamplingParams) -> SamplingParams:
+    """A worker's parameters. A default filled in by one worker alone would break losslessness,
+    so an absent field raises `InvalidArgumentError`; only `logprobs` may be absent.
+    """
+    for name in SCALARS:
+        if name != "logprobs" and not message.HasField(name):
+            raise InvalidArgumentError(name, "must be given")
+    if message.acceptance == common_pb2.ACCEPTANCE_UNSPECIFIED:
+        raise InvalidArgumentError("acceptance", "must be given")
+    return decode_sampling(message, defaults=SamplingParams())
+
+
+def set_field(message: Any, name: str, value: Any) -> None:
+    """Set a scalar; a value outside the wire's type is the caller's error, named by field."""
+    try:
+        setattr(message, name, value)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(name, str(error)) from error
+
+
+def extend_field(message: Any, name: str, values: Any) -> None:
+    """Fill a repeated scalar; as `set_field`."""
+    try:
+        getattr(message, name).extend(values)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(name, str(error)) from error

@@ -1,0 +1,163 @@
+"""The verifier's link on the wire: `VerifierEvent` towards the worker, `VerifierReply` back."""
+
+from __future__ import annotations
+
+from paceline.errors import InvalidArgumentError
+from paceline.rpc.codec.blocks import clamp_us, decode_block, encode_block
+from paceline.rpc.codec.enums import (
+    decode_finish_reason,
+    decode_origin,
+    encode_finish_reason,
+    encode_origin,
+)
+from paceline.rpc.codec.sessions import (
+    decode_open,
+    decode_session_error,
+    encode_open,
+    encode_session_error,
+)
+from paceline.rpc.wire import Direction, LinkWire
+from paceline.types import (
+    CloseSession,
+    Credit,
+    DraftBlock,
+    OpenSession,
+    PassTimings,
+    SessionId,
+    SetSpeculation,
+    TokenLogprobs,
+    Verdict,
+    VerifierEvent,
+    VerifierReply,
+)
+from protos import common_pb2, verifier_pb2
+
+
+def encode_verifier_event(event: VerifierEvent) -> verifier_pb2.VerifierEvent:
+    message = verifier_pb2.VerifierEvent(session_id=event.session_id)
+    match event:
+        case OpenSession():
+            message.open.CopyFrom(encode_open(event))
+        case DraftBlock():
+            message.block.CopyFrom(encode_block(event))
+        case Credit():
+            message.credit.CopyFrom(verifier_pb2.Credit(committed_limit=event.committed_limit))
+        case SetSpeculation():
+            message.speculation.CopyFrom(verifier_pb2.SetSpeculation(enabled=event.enabled))
+        case CloseSession():
+            message.close.CopyFrom(common_pb2.CloseSession())
+    return message
+
+
+def decode_verifier_event(message: verifier_pb2.VerifierEvent) -> VerifierEvent:
+    """Raises `InvalidArgumentError` naming the field of a malformed event."""
+    session_id = message.session_id
+    match message.WhichOneof("event"):
+        case "open":
+            return decode_open(session_id, message.open)
+        case "block":
+            return decode_block(session_id, message.block)
+        case "credit":
+            return Credit(session_id, message.credit.committed_limit)
+        case "speculation":
+            return SetSpeculation(session_id, message.speculation.enabled)
+        case "close":
+            return CloseSession(session_id)
+        case _:
+            raise InvalidArgumentError("event", "not set, or of an unknown kind")
+
+
+def encode_verifier_reply(reply: VerifierReply) -> verifier_pb2.VerifierReply:
+    if isinstance(reply, Verdict):
+        return verifier_pb2.VerifierReply(
+            session_id=reply.session_id, verdict=_encode_verdict(reply)
+        )
+    return verifier_pb2.VerifierReply(
+        session_id=reply.session_id, error=encode_session_error(reply)
+    )
+
+
+def decode_verifier_reply(message: verifier_pb2.VerifierReply) -> VerifierReply:
+    """Raises `InvalidArgumentError` naming the field of a malformed reply."""
+    match message.WhichOneof("reply"):
+        case "verdict":
+            return _decode_verdict(message.session_id, message.verdict)
+        case "error":
+            return decode_session_error(message.session_id, message.error)
+        case _:
+            raise InvalidArgumentError("reply", "not set, or of an unknown kind")
+
+
+def _encode_verdict(verdict: Verdict) -> verifier_pb2.Verdict:
+    timings = verdict.timings
+    return verifier_pb2.Verdict(
+        epoch=verdict.epoch,
+        base=verdict.base,
+        token_ids=verdict.token_ids,
+        accepted_length=verdict.accepted_length,
+        next_origin=encode_origin(verdict.next_origin),
+        num_judged=verdict.num_judged,
+        finish_reason=encode_finish_reason(verdict.finish_reason),
+        logprobs=[
+            verifier_pb2.TokenLogprobs(
+                logprob=entry.logprob,
+                top_token_ids=entry.top_token_ids,
+                top_logprobs=entry.top_logprobs,
+            )
+            for entry in verdict.logprobs
+        ],
+        kv_length=verdict.kv_length,
+        timings=verifier_pb2.PassTimings(
+            queue_us=clamp_us(timings.queue_us),
+            forward_us=clamp_us(timings.forward_us),
+            judge_us=clamp_us(timings.judge_us),
+            rows=timings.rows,
+            sessions=timings.sessions,
+        ),
+        num_discarded=verdict.num_discarded,
+    )
+
+
+def _decode_verdict(session_id: SessionId, message: verifier_pb2.Verdict) -> Verdict:
+    timings = message.timings
+    return Verdict(
+        session_id=session_id,
+        epoch=message.epoch,
+        base=message.base,
+        token_ids=tuple(message.token_ids),
+        accepted_length=message.accepted_length,
+        next_origin=decode_origin(message.next_origin, field="next_origin"),
+        num_judged=message.num_judged,
+        finish_reason=decode_finish_reason(message.finish_reason),
+        logprobs=tuple(
+            TokenLogprobs(entry.logprob, tuple(entry.top_token_ids), tuple(entry.top_logprobs))
+            for entry in message.logprobs
+        ),
+        kv_length=message.kv_length,
+        timings=PassTimings(
+            queue_us=timings.queue_us,
+            forward_us=timings.forward_us,
+            judge_us=timings.judge_us,
+            rows=timings.rows,
+            sessions=timings.sessions,
+        ),
+        num_discarded=message.num_discarded,
+    )
+
+
+VERIFIER_LINK: LinkWire[VerifierEvent, VerifierReply] = LinkWire(
+    events=Direction(
+        encode=encode_verifier_event,
+        decode=decode_verifier_event,
+        batch_type=verifier_pb2.VerifyRequest,
+        field="events",
+        malformed_code="INVALID_ARGUMENT",
+    ),
+    replies=Direction(
+        encode=encode_verifier_reply,
+        decode=decode_verifier_reply,
+        batch_type=verifier_pb2.VerifyResponse,
+        field="replies",
+        malformed_code="INTERNAL",
+    ),
+)

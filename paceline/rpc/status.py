@@ -1,0 +1,76 @@
+"""Paceline errors ↔ gRPC statuses. One table serves calls, streams and `SessionError`s alike."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+
+from paceline.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    PacelineError,
+    ResourceExhaustedError,
+    SessionLostError,
+    StartupError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from paceline.types import SessionError, SessionId
+
+# A subclass that shares its parent's code comes back as the parent: the wire knows codes only.
+_CLASSES: dict[str, type[PacelineError]] = {
+    error_class.code: error_class
+    for error_class in (
+        PacelineError,
+        ResourceExhaustedError,
+        UnavailableError,
+        SessionLostError,
+        UnauthenticatedError,
+        DeadlineExceededError,
+        CancelledError,
+        StartupError,
+    )
+}
+
+# Statuses travel in HTTP/2 trailers, which peers limit to 8 KiB in all.
+_MAX_MESSAGE_CHARS = 1500
+
+
+def status_of(error: PacelineError) -> grpc.StatusCode:
+    """The status that a client sees for this error."""
+    return grpc.StatusCode[error.code]
+
+
+def error_from_code(code_name: str, message: str) -> PacelineError:
+    """The error that a status code's name and its message stand for.
+
+    A code without a class of its own gives a plain `PacelineError` whose message names the code.
+    """
+    if code_name == InvalidArgumentError.code:
+        field, separator, problem = message.partition(": ")
+        return InvalidArgumentError(*((field, problem) if separator else ("request", message)))
+    if code_name in _CLASSES:
+        return _CLASSES[code_name](message)
+    return PacelineError(f"{code_name}: {message}")
+
+
+def error_from_rpc(error: grpc.aio.AioRpcError) -> PacelineError:
+    """The error that a failed call stands for."""
+    return error_from_code(error.code().name, error.details() or "no details given")
+
+
+def session_error(session_id: SessionId, error: BaseException) -> SessionError:
+    """The failure of one session in a link; an unexpected exception becomes INTERNAL."""
+    code, message = describe_error(error)
+    return SessionError(session_id, code, message)
+
+
+def describe_error(error: BaseException) -> tuple[str, str]:
+    """Code name and message for a client; internals of an unexpected exception stay out of it."""
+    if isinstance(error, PacelineError):
+        message = str(error) or type(error).__name__
+        if len(message) > _MAX_MESSAGE_CHARS:
+            message = message[:_MAX_MESSAGE_CHARS] + " …"
+        return error.code, message
+    return PacelineError.code, f"unexpected {type(error).__name__}; see the server's log"

@@ -1,0 +1,124 @@
+"""What the two worker services share: description, vocabulary, links, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+
+from paceline.config import Config
+from paceline.rpc.codec.describe import encode_worker_info
+from paceline.rpc.credentials import load_credentials
+from paceline.rpc.link import serve_link
+from paceline.rpc.server import ServerShell
+from paceline.rpc.wire import LinkWire
+from paceline.runtime.engine_thread import Engine, EngineThread
+from paceline.runtime.memory import peak_memory_bytes
+from paceline.runtime.tokenizer import Tokenizer
+from paceline.types import WorkerInfo
+from protos import common_pb2
+
+E = TypeVar("E")
+R = TypeVar("R")
+E_contra = TypeVar("E_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+
+class WorkerEngine(Engine[E_contra, R_co], Protocol[E_contra, R_co]):
+    """An engine that can say what it is."""
+
+    def describe(self) -> WorkerInfo:
+        """What this worker is and how full; called from the event loop."""
+        ...
+
+
+class WorkerCore(Generic[E, R]):
+    """One worker's engine, the thread that runs it, and what its servicer answers from them.
+
+    `tokenizer` is None for a drafter that takes any ids.
+    """
+
+    def __init__(
+        self,
+        engine: WorkerEngine[E, R],
+        tokenizer: Tokenizer | None,
+        *,
+        wire: LinkWire[E, R],
+        max_message_bytes: int,
+    ) -> None:
+        self.thread: EngineThread[E, R] = EngineThread(
+            engine, name=f"{engine.describe().kind}-engine"
+        )
+        self.draining = asyncio.Event()
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._wire = wire
+        self._max_message_bytes = max_message_bytes
+
+    async def serve(
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Serve one link until it ends."""
+        await serve_link(
+            requests,
+            context,
+            wire=self._wire,
+            engine=self.thread,
+            max_message_bytes=self._max_message_bytes,
+            draining=self.draining,
+        )
+
+    def describe(self) -> common_pb2.WorkerDescription:
+        info = self._engine.describe()
+        return encode_worker_info(replace(info, peak_memory_bytes=peak_memory_bytes(info.device)))
+
+    def vocabulary(self) -> common_pb2.VocabularyResponse:
+        if self._tokenizer is None:
+            return common_pb2.VocabularyResponse()
+        vocabulary = self._tokenizer.vocabulary()
+        return common_pb2.VocabularyResponse(
+            tokens=vocabulary.tokens, special_token_ids=vocabulary.special_token_ids
+        )
+
+
+class WorkerService:
+    """A running worker."""
+
+    def __init__(self, shell: ServerShell, thread: EngineThread[Any, Any]) -> None:
+        self._shell = shell
+        self._thread = thread
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the real port."""
+        return self._shell.address
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new sessions, let the live ones end within `grace_s`, stop."""
+        await self._shell.stop(grace_s)
+        await asyncio.to_thread(self._thread.stop)
+
+
+async def start_worker(
+    config: Config,
+    listen: str,
+    core: WorkerCore[E, R],
+    *,
+    service: str,
+    add_to_server: Callable[[grpc.aio.Server], object],
+) -> WorkerService:
+    """Serve `core` under the full gRPC name `service`. Raises `StartupError`."""
+    shell = ServerShell(
+        listen,
+        {service: add_to_server},
+        credentials=load_credentials(config.security),
+        limits=config.grpc,
+        draining=core.draining,
+    )
+    await shell.start()
+    core.thread.start()
+    await shell.set_serving(serving=True)
+    return WorkerService(shell, core.thread)

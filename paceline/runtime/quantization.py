@@ -1,0 +1,85 @@
+"""Quantization by bitsandbytes: 8-bit integers, or 4-bit NF4 with bfloat16 compute."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import BitsAndBytesConfig, PreTrainedModel
+
+from paceline.errors import ModelLoadError
+
+COMPUTE_DTYPE = torch.bfloat16
+
+
+def check_available(quantization: str) -> None:
+    """Raise `ModelLoadError` if bitsandbytes is missing or broken."""
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelLoadError(f"model.quantization: {quantization} needs the package bitsandbytes")
+    try:
+        import bitsandbytes  # noqa: F401, PLC0415  (slow, and only wanted here)
+    except Exception as error:
+        raise ModelLoadError(
+            f"model.quantization: {quantization}: bitsandbytes does not load: {error}"
+        ) from error
+    # It would warn of a harmless cast in every layer of every pass.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+
+
+def bitsandbytes_config(quantization: str) -> BitsAndBytesConfig:
+    """What `from_pretrained` takes to quantize while loading."""
+    if quantization == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=COMPUTE_DTYPE,
+        bnb_4bit_use_double_quant=False,
+    )
+
+
+def quantize_in_place(model: PreTrainedModel, quantization: str, device: torch.device) -> None:
+    """Replace a loaded model's linear layers, except the LM head, by quantized ones on `device`.
+
+    For GGUF files, which transformers does not load and quantize in one go.
+    """
+    head = model.get_output_embeddings()
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear) and module is not head:
+            parent, _, attribute = name.rpartition(".")
+            quantized = _quantized(module, quantization, device)
+            setattr(model.get_submodule(parent), attribute, quantized)
+
+
+def _quantized(linear: nn.Linear, quantization: str, device: torch.device) -> nn.Module:
+    import bitsandbytes as bnb  # noqa: PLC0415
+
+    shape = (linear.in_features, linear.out_features, linear.bias is not None)
+    weight = linear.weight.detach()
+    module: Any
+    # The parameter quantizes itself on the way to its device.
+    if quantization == "int8":
+        module = bnb.nn.Linear8bitLt(*shape, has_fp16_weights=False, threshold=6.0, device="meta")
+        module.weight = bnb.nn.Int8Params(weight, requires_grad=False, has_fp16_weights=False).to(
+            device
+        )
+    else:
+        module = bnb.nn.Linear4bit(
+            *shape,
+            compute_dtype=COMPUTE_DTYPE,
+            compress_statistics=False,
+            quant_type="nf4",
+            device="meta",
+        )
+        module.weight = bnb.nn.Params4bit(
+            weight,
+            requires_grad=False,
+            compress_statistics=False,
+            quant_type="nf4",
+            module=module,
+        ).to(device)
+    module.bias = linear.bias
+    return module.eval()  # type: ignore[no-any-return]

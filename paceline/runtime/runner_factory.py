@@ -1,0 +1,105 @@
+"""From a configuration to a `ModelRunner` whose results are proven against the model's own."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel
+
+from paceline.config import ModelConfig, RuntimeConfig
+from paceline.errors import ModelLoadError
+from paceline.runtime.kv_store import KVStore, bytes_needed
+from paceline.runtime.loader import LoadedModel, load_model
+from paceline.runtime.model_runner import ModelRunner
+from paceline.runtime.page_pool import PagePool
+from paceline.runtime.quiet import quiet_transformers
+from paceline.runtime.ragged_attention import ATTENTION_NAME, UnsupportedAttentionError
+from paceline.runtime.self_check import NUM_TOKENS, Reference, deviation, take_reference
+
+# Largest accepted deviation of the self-check. An unsupported architecture is off by 0.1 to 1.
+_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.06, "float16": 0.03}
+_QUANTIZED_TOLERANCE = 0.2  # int8 rounds the inputs of each call anew (case I01)
+
+
+def create_runner(
+    config: ModelConfig, runtime: RuntimeConfig, *, vocab_size: int | None = None
+) -> tuple[ModelRunner, LoadedModel]:
+    """Load a model and build its runner. Raises `ModelLoadError`."""
+    loaded = load_model(config)
+    return build_runner(loaded, runtime, vocab_size=vocab_size), loaded
+
+
+def build_runner(
+    loaded: LoadedModel, runtime: RuntimeConfig, *, vocab_size: int | None = None
+) -> ModelRunner:
+    """Switch a model to ragged attention, check it, and allocate its KV pool.
+
+    `vocab_size` is the number of ids of the tokenizer; a wider head is cut to it, None takes the
+    whole head. Raises `ModelLoadError`.
+    """
+    if vocab_size is None:
+        vocab_size = loaded.vocab_width
+    if vocab_size > loaded.vocab_width:
+        raise ModelLoadError(
+            f"the tokenizer has {vocab_size} ids, the model {loaded.source.name} only"
+            f" {loaded.vocab_width}"
+        )
+    if loaded.context_length < NUM_TOKENS:
+        raise ModelLoadError(f"context length {loaded.context_length} is below {NUM_TOKENS}")
+    if runtime.kv_tokens < runtime.page_size:
+        raise ModelLoadError(
+            f"runtime.kv_tokens: {runtime.kv_tokens} is less than one page of"
+            f" runtime.page_size {runtime.page_size}"
+        )
+    model = loaded.model
+    reference = _checked_reference(loaded, vocab_size)
+    pool = PagePool(runtime.kv_tokens // runtime.page_size, runtime.page_size)
+    try:
+        store = KVStore(
+            reference.shapes,
+            num_pages=pool.num_pages,
+            page_size=pool.page_size,
+            device=model.device,
+        )
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        needed = bytes_needed(reference.shapes, pool.num_pages * pool.page_size)
+        raise ModelLoadError(
+            f"runtime.kv_tokens: {runtime.kv_tokens} tokens need {needed / 2**20:.0f} MiB of KV"
+            f" cache, which {loaded.device} does not have"
+        ) from error
+    return ModelRunner(
+        model, store, pool, vocab_size=vocab_size, context_length=loaded.context_length
+    )
+
+
+def _checked_reference(loaded: LoadedModel, vocab_size: int) -> Reference:
+    model = loaded.model
+    name = type(model).__name__
+    try:
+        with quiet_transformers():
+            reference = take_reference(model, vocab_size)
+            if not reference.shapes:
+                raise UnsupportedAttentionError("it caches no keys and values")
+            use_ragged_attention(model)
+            found = deviation(model, reference)
+    except torch.OutOfMemoryError as error:
+        raise ModelLoadError(f"{loaded.device} is out of memory: {error}") from error
+    except Exception as error:  # whatever a model does with pages it does not expect
+        raise ModelLoadError(
+            f"{name}: architecture not supported by ragged attention: {error}"
+        ) from error
+    tolerance = (
+        _TOLERANCE[loaded.dtype] if loaded.quantization == "none" else _QUANTIZED_TOLERANCE
+    )
+    if not found <= tolerance:  # NaN too
+        raise ModelLoadError(
+            f"{name}: architecture not supported by ragged attention: logits deviate by"
+            f" {found:.3g} from the model's own, {tolerance} is allowed"
+        )
+    return reference
+
+
+def use_ragged_attention(model: PreTrainedModel) -> None:
+    """Make the model call `ragged_attention`. Raises `UnsupportedAttentionError` if it cannot."""
+    if not model._can_set_attn_implementation():
+        raise UnsupportedAttentionError("its attention is not open to other implementations")
+    model.set_attn_implementation(ATTENTION_NAME)

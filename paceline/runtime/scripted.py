@@ -1,0 +1,80 @@
+"""A scripted model for tests and trials: any function of the token history, over real KV pages.
+
+Its "attention" reads the history back through the page table, so that a fault in page accounting,
+rollback or positions changes its output as it would a real model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from paceline.runtime.page_pool import PagePool
+from paceline.runtime.runner import Chunk
+
+
+class ScriptedRunner:
+    """A `Runner` whose next-token logits are `script(token history)`, float32 `[vocab_size]`."""
+
+    def __init__(
+        self,
+        script: Callable[[Sequence[int]], Tensor],
+        *,
+        vocab_size: int,
+        context_length: int = 4096,
+        num_pages: int = 256,
+        page_size: int = 4,
+    ) -> None:
+        self.pool = PagePool(num_pages, page_size)
+        self.vocab_size = vocab_size
+        self.context_length = context_length
+        self.passes: list[list[tuple[int, int]]] = []
+        """For each pass, the (new tokens, logits rows) of each chunk."""
+        self._script = script
+        self._cached_ids = [-1] * (num_pages * page_size)
+
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        self.passes.append([(len(chunk.token_ids), chunk.num_logits) for chunk in chunks])
+        rows = [row for chunk in chunks for row in self._run(chunk)]
+        return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
+
+    def _run(self, chunk: Chunk) -> list[Tensor]:
+        table = chunk.table
+        start = table.length
+        table.grow(len(chunk.token_ids))
+        for offset, token_id in enumerate(chunk.token_ids):
+            self._cached_ids[table.slot(start + offset)] = token_id
+        history = [self._cached_ids[table.slot(position)] for position in range(table.length)]
+        first = table.length - chunk.num_logits + 1
+        return [self._script(history[:end]) for end in range(first, table.length + 1)]
+
+
+def table_script(
+    rows: Mapping[int, Mapping[int, float]] | Callable[[int], Mapping[int, float]],
+    vocab_size: int,
+) -> Callable[[Sequence[int]], Tensor]:
+    """A script from a table: last token → {next token: probability}; others get probability 0."""
+    lookup = rows if callable(rows) else rows.__getitem__
+
+    def script(history: Sequence[int]) -> Tensor:
+        logits = torch.full((vocab_size,), float("-inf"))
+        for token_id, probability in lookup(history[-1]).items():
+            logits[token_id] = torch.log(torch.tensor(probability))
+        return logits
+
+    return script
+
+
+def hashed_script(
+    vocab_size: int, *, seed: int = 0, order: int = 3
+) -> Callable[[Sequence[int]], Tensor]:
+    """A script of reproducible pseudo-random logits of the last `order` tokens and the position."""
+
+    def script(history: Sequence[int]) -> Tensor:
+        key = hash((seed, len(history), *history[-order:])) & 0x7FFF_FFFF
+        generator = torch.Generator().manual_seed(key)
+        return torch.randn(vocab_size, generator=generator) * 2.0
+
+    return script

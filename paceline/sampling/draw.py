@@ -1,0 +1,122 @@
+"""Draft tokens: drawn by the drafter from its own logits, with the numbers that it will report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.errors import PacelineError
+from paceline.sampling.coupled import coupled_tokens
+from paceline.sampling.draft_probs import DraftProbs
+from paceline.sampling.isolation import each_or_error
+from paceline.sampling.probabilities import RowContext, greedy_tokens, target_weights
+from paceline.sampling.randomness import Purpose, keyed_epoch, uniform
+from paceline.sampling.selection import inverse_cdf
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRow:
+    """One draft to draw: where, in which epoch, and how many ids its distribution keeps.
+
+    `draft_top_k` 0 keeps the full vocabulary.
+    """
+
+    context: RowContext
+    epoch: int
+    draft_top_k: int
+
+
+class Draw(NamedTuple):
+    """A draft token and the distribution that it was sampled from; None for a point mass."""
+
+    token_id: int
+    probs: DraftProbs | None
+
+
+def draw_drafts(
+    logits: Tensor,  # [B, V]
+    rows: Sequence[DraftRow],
+) -> list[Draw | PacelineError]:
+    """Draw one draft token a row.
+
+    Greedy takes the argmax, `coupled` the argmax with shared noise. Otherwise the row's
+    distribution is cut to its `draft_top_k` likeliest ids and renormalised in float32, and only
+    then sampled: the numbers returned are the numbers sampled from.
+
+    A row that fails (see `target_weights`) has its error in its place; the others are drawn.
+    """
+    return each_or_error(_draw, logits, rows, [1] * len(rows))
+
+
+def stack_draws(draws: Sequence[Draw]) -> DraftProbs | None:
+    """The distributions of a block's draws, `[m, K]`; None for a deterministic draft.
+
+    Sparse rows are ordered by probability, so columns that are 0 in all of them are cut off.
+    """
+    parts = [draw.probs for draw in draws if draw.probs is not None]
+    if not parts:
+        return None
+    block = DraftProbs.cat(parts)
+    if block.ids is None:
+        return block
+    width = max(1, int((block.probs > 0).sum(1).max()))
+    return DraftProbs(block.ids[:, :width], block.probs[:, :width])
+
+
+def _draw(logits: Tensor, rows: Sequence[DraftRow]) -> list[Draw]:
+    # Rows that are drawn alike go together: greedy, coupled, or one width of distribution.
+    groups: dict[str | int, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        params = row.context.params
+        greedy_or_coupled = "greedy" if params.is_greedy else "coupled"
+        width = _width(row, logits.shape[1])
+        groups[greedy_or_coupled if params.is_deterministic else width].append(index)
+    draws: dict[int, Draw] = {}
+    for kind, members in groups.items():
+        part = logits if len(members) == len(rows) else logits[members]
+        chosen = [rows[index] for index in members]
+        contexts = [row.context for row in chosen]
+        if kind == "greedy":
+            drawn = [Draw(token, None) for token in greedy_tokens(part, contexts).tolist()]
+        elif kind == "coupled":
+            seeds = [context.params.seed for context in contexts]
+            positions = [context.position for context in contexts]
+            tokens = coupled_tokens(target_weights(part, contexts), seeds, positions)
+            drawn = [Draw(token, None) for token in tokens.tolist()]
+        else:
+            drawn = _draw_sampled(part, chosen)
+        draws.update(zip(members, drawn, strict=True))
+    return [draws[index] for index in range(len(rows))]
+
+
+def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow]) -> list[Draw]:
+    weights = target_weights(logits, [row.context for row in rows]).float()
+    width = _width(rows[0], logits.shape[1])
+    ids: Tensor | None = None
+    if width < logits.shape[1]:
+        weights, ids = weights.topk(width)
+    probs = weights / weights.sum(1, keepdim=True)
+    numbers = [
+        uniform(
+            row.context.params.seed,
+            row.context.position,
+            Purpose.DRAFT,
+            keyed_epoch(row.context.params.acceptance, row.epoch),
+        )
+        for row in rows
+    ]
+    columns = inverse_cdf(probs, torch.tensor(numbers, dtype=torch.float64, device=probs.device))
+    tokens = columns if ids is None else ids.gather(1, columns.unsqueeze(1)).squeeze(1)
+    # Off the device once for the batch: the distributions leave for the wire anyway.
+    kept = DraftProbs(None if ids is None else ids.cpu(), probs.cpu())
+    return [Draw(token, kept.rows(i, i + 1)) for i, token in enumerate(tokens.tolist())]
+
+
+def _width(row: DraftRow, vocab_size: int) -> int:
+    """Entries of the row's distribution."""
+    return min(row.draft_top_k, vocab_size) or vocab_size

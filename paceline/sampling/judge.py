@@ -1,0 +1,194 @@
+"""Judging one ragged pass: the target's logits of many sessions, each by its own rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline.errors import PacelineError
+from paceline.sampling.acceptance import Judgement, judge_block, judge_exact, judge_rejection
+from paceline.sampling.coupled import coupled_tokens
+from paceline.sampling.draft_probs import DraftProbs
+from paceline.sampling.isolation import each_or_error
+from paceline.sampling.logprobs import token_logprobs
+from paceline.sampling.params import Acceptance, SamplingParams
+from paceline.sampling.probabilities import (
+    RowContext,
+    greedy_tokens,
+    target_probs,
+    target_weights,
+)
+from paceline.sampling.randomness import Purpose, keyed_epoch, uniform
+
+# Rows whose probabilities are made at once: a chunk's arrays fit a CPU's cache (twice as fast as
+# all rows together), on an accelerator few large kernels are better.
+_ROWS_AT_ONCE_CPU = 16
+_ROWS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One session's part of a pass.
+
+    `token_ids` are the committed tokens, the first `prompt_length` of them the prompt. The pass
+    gave `num_rows` rows of logits: row i is the target's law of position `len(token_ids) + i`
+    given `token_ids + draft_tokens[:i]`. So `num_rows` is `len(draft_tokens)`, or one more with a
+    row for the token after the drafts (bonus); an autoregressive step has no drafts and one row.
+    `draft_probs` None: each draft is a point mass.
+    """
+
+    params: SamplingParams
+    token_ids: Sequence[int]
+    prompt_length: int
+    eos_token_ids: tuple[int, ...]
+    draft_tokens: tuple[int, ...]
+    draft_probs: DraftProbs | None
+    epoch: int
+    num_rows: int
+
+    @property
+    def contexts(self) -> list[RowContext]:
+        """One a row."""
+        return [
+            RowContext(
+                self.params,
+                self.token_ids,
+                self.prompt_length,
+                self.eos_token_ids,
+                self.draft_tokens[:i],
+            )
+            for i in range(self.num_rows)
+        ]
+
+    @property
+    def positions(self) -> range:
+        """Absolute indices of the tokens that the rows predict."""
+        return range(len(self.token_ids), len(self.token_ids) + self.num_rows)
+
+
+def judge_pass(
+    logits: Tensor,  # [sum of num_rows, V], rows in the order of trials
+    trials: Sequence[Trial],
+) -> list[Judgement | PacelineError]:
+    """Judge every trial by its own rule; see `acceptance.py` for the rules.
+
+    A trial that fails has its error in its place, the others are judged: its masks leave no
+    token, its draft distributions contradict its draft tokens, or its logits are not numbers.
+    """
+    for trial in trials:
+        assert trial.num_rows - len(trial.draft_tokens) in (0, 1)
+        assert trial.num_rows > 0
+    starts = [0]
+    for trial in trials:
+        starts.append(starts[-1] + trial.num_rows)
+    at_once = _ROWS_AT_ONCE_CPU if logits.device.type == "cpu" else _ROWS_AT_ONCE
+    outcomes: dict[int, Judgement | PacelineError] = {}
+    for judge, rows_at_once in (
+        (_judge_greedy, starts[-1]),
+        (_judge_coupled, at_once),
+        (_judge_sampled, at_once),
+    ):
+        alike = [i for i, trial in enumerate(trials) if _judge_of(trial) is judge]
+        for chunk in _chunks(alike, trials, rows_at_once):
+            rows = _gather(logits, [(starts[i], starts[i + 1]) for i in chunk])
+            chosen = [trials[i] for i in chunk]
+            num_rows = [trial.num_rows for trial in chosen]
+            judged = each_or_error(judge, rows, chosen, num_rows)
+            outcomes.update(zip(chunk, judged, strict=True))
+    return [
+        _with_logprobs(outcomes[i], trial, logits[starts[i] : starts[i + 1]])
+        for i, trial in enumerate(trials)
+    ]
+
+
+_Judge = Callable[[Tensor, Sequence[Trial]], list[Judgement]]
+
+
+def _judge_of(trial: Trial) -> _Judge:
+    if trial.params.is_greedy:
+        return _judge_greedy
+    if trial.params.acceptance is Acceptance.COUPLED:
+        return _judge_coupled
+    return _judge_sampled
+
+
+def _judge_greedy(logits: Tensor, trials: Sequence[Trial]) -> list[Judgement]:
+    contexts = [context for trial in trials for context in trial.contexts]
+    return _judge_own_tokens(greedy_tokens(logits, contexts), trials)
+
+
+def _judge_coupled(logits: Tensor, trials: Sequence[Trial]) -> list[Judgement]:
+    contexts = [context for trial in trials for context in trial.contexts]
+    weights = target_weights(logits, contexts)
+    seeds = [context.params.seed for context in contexts]
+    positions = [context.position for context in contexts]
+    return _judge_own_tokens(coupled_tokens(weights, seeds, positions), trials)
+
+
+def _judge_own_tokens(own_tokens: Tensor, trials: Sequence[Trial]) -> list[Judgement]:
+    tokens: list[int] = own_tokens.tolist()
+    judgements = []
+    start = 0
+    for trial in trials:
+        own = tokens[start : start + trial.num_rows]
+        judgements.append(judge_exact(own, trial.draft_tokens))
+        start += trial.num_rows
+    return judgements
+
+
+def _judge_sampled(logits: Tensor, trials: Sequence[Trial]) -> list[Judgement]:
+    contexts = [context for trial in trials for context in trial.contexts]
+    probs = target_probs(logits, contexts)
+    judgements = []
+    start = 0
+    for trial in trials:
+        rows = probs[start : start + trial.num_rows]
+        start += trial.num_rows
+        seed, acceptance = trial.params.seed, trial.params.acceptance
+        epoch = keyed_epoch(acceptance, trial.epoch)
+        accept_uniforms = [
+            uniform(seed, position, Purpose.ACCEPT, epoch)
+            for position in trial.positions[: len(trial.draft_tokens)]
+        ]
+        next_uniforms = [uniform(seed, position, Purpose.NEXT) for position in trial.positions]
+        rule = judge_block if acceptance is Acceptance.BLOCK else judge_rejection
+        judgements.append(
+            rule(rows, trial.draft_tokens, trial.draft_probs, accept_uniforms, next_uniforms)
+        )
+    return judgements
+
+
+def _with_logprobs(
+    outcome: Judgement | PacelineError, trial: Trial, rows: Tensor
+) -> Judgement | PacelineError:
+    if isinstance(outcome, PacelineError) or trial.params.logprobs is None:
+        return outcome
+    committed = list(trial.draft_tokens[: outcome.accepted_length])
+    if outcome.next_token is not None:
+        committed.append(outcome.next_token)
+    top_k = trial.params.logprobs
+    return outcome._replace(logprobs=token_logprobs(rows[: len(committed)], committed, top_k))
+
+
+def _chunks(indices: Sequence[int], trials: Sequence[Trial], rows_at_once: int) -> list[list[int]]:
+    """Split trials into runs of at most `rows_at_once` rows, at least one trial each."""
+    chunks: list[list[int]] = []
+    room = 0
+    for index in indices:
+        if trials[index].num_rows > room:
+            chunks.append([])
+            room = rows_at_once
+        chunks[-1].append(index)
+        room -= trials[index].num_rows
+    return chunks
+
+
+def _gather(logits: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """The rows of some spans; a view where they are contiguous."""
+    first, last = spans[0][0], spans[-1][1]
+    if sum(stop - start for start, stop in spans) == last - first:
+        return logits[first:last]
+    return torch.cat([logits[start:stop] for start, stop in spans])

@@ -1,0 +1,72 @@
+"""Ray clusters for tests. One simulated cluster serves all tests of the process, because starting
+Ray takes seconds; each test deploys in a namespace of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster as SimulatedCluster
+
+from paceline.config import Config, parse_config
+
+ROOT = Path(__file__).parents[2]
+STORE_BYTES = 100 * 1024 * 1024
+LOOPBACK_ANY = "127.0.0.1:0"
+_namespaces = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def import_path() -> Iterator[None]:
+    """Actors and child processes import the fakes from here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def ray_address(import_path: None) -> Iterator[str]:
+    """A running cluster of three simulated nodes: plain, one with a small GPU, one with a large.
+
+    The GPUs are custom resources, as an administrator would name them.
+    """
+    simulated = SimulatedCluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 4, "object_store_memory": STORE_BYTES},
+    )
+    for resource in ("small_gpu", "large_gpu"):
+        simulated.add_node(num_cpus=1, resources={resource: 1}, object_store_memory=STORE_BYTES)
+    simulated.wait_for_nodes()
+    ray.init(address=simulated.address, log_to_driver=False, logging_level="ERROR")
+    yield simulated.address
+    ray.shutdown()
+    simulated.shutdown()
+
+
+@pytest.fixture
+def deployment(ray_address: str) -> Callable[..., Config]:
+    """Makes a configuration in a fresh namespace: free ports, a joined cluster."""
+
+    def make(**cluster: Any) -> Config:
+        return parse_config(
+            {
+                **{role: {"listen": LOOPBACK_ANY} for role in ("verifier", "drafter")},
+                "orchestrator": {"listen": LOOPBACK_ANY, **cluster.pop("orchestrator_section", {})},
+                "cluster": {
+                    "ray_address": ray_address,
+                    "namespace": f"test-{os.getpid()}-{next(_namespaces)}",
+                    "start_timeout_s": 60,
+                    **cluster,
+                },
+            },
+            source="test",
+        )
+
+    return make

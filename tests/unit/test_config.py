@@ -1,0 +1,141 @@
+"""The configuration file: defaults, and errors that name the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from paceline.config import Config, load_config, parse_config, split_address, with_listen
+from paceline.errors import ConfigError
+from paceline.sampling.params import Acceptance
+
+
+def test_every_setting_has_a_default() -> None:
+    config = load_config(None)
+    assert config == Config()
+    assert parse_config({}, "empty") == config
+    listens = (config.orchestrator.listen, config.drafter.listen, config.verifier.listen)
+    assert listens == ("127.0.0.1:50050", "127.0.0.1:50051", "127.0.0.1:50052")
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "paceline.yaml"
+    path.write_text(
+        "orchestrator:\n"
+        "  drafters: ['10.0.0.1:50051', '[::1]:50051']\n"
+        "  speculation: {acceptance: coupled, window: 8}\n"
+        "security: {token_file: secrets/token}\n",
+        encoding="utf-8",
+    )
+    config = load_config(path)
+    assert config.orchestrator.drafters == ("10.0.0.1:50051", "[::1]:50051")
+    assert config.orchestrator.speculation.acceptance is Acceptance.COUPLED
+    assert config.orchestrator.speculation.window == 8
+    assert config.security.token_file == Path("secrets/token")
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("# nothing\n", encoding="utf-8")
+    assert load_config(path) == Config()
+
+
+WRONG = {
+    "speculation: unknown key": {"speculation": {}},
+    "orchestrator.speculation.gamma: unknown key": {"orchestrator": {"speculation": {"gamma": 4}}},
+    "verifier.model.dtype: ": {"verifier": {"model": {"path": "x", "dtype": "float8"}}},
+    "verifier.model.path: Field required": {"verifier": {"model": {"dtype": "float32"}}},
+    "verifier.model.device: ": {"verifier": {"model": {"path": "x", "device": "gpu"}}},
+    "drafter: model is required when kind is 'model'": {"drafter": {"kind": "model"}},
+    "drafter.ngram: min_match 5 is above max_match 2": {
+        "drafter": {"ngram": {"min_match": 5, "max_match": 2}}
+    },
+    "security: tls_cert_file and tls_key_file go together": {"security": {"tls_cert_file": "c"}},
+    "grpc.max_message_bytes: ": {"grpc": {"max_message_bytes": 1000}},
+    "grpc.keepalive_s: ": {"grpc": {"keepalive_s": 0}},
+    "orchestrator.listen: '50050' is not HOST:PORT": {"orchestrator": {"listen": "50050"}},
+    "verifier.listen: '::1:50052': write an IPv6 host in brackets": {
+        "verifier": {"listen": "::1:50052"}
+    },
+    "drafter.listen: 'localhost:70000': the port must be a number from 0 to 65535": {
+        "drafter": {"listen": "localhost:70000"}
+    },
+    "orchestrator.drafters.1: ':1' is not HOST:PORT": {
+        "orchestrator": {"drafters": ["localhost:1", ":1"]}
+    },
+    "orchestrator.verifiers.0: 'localhost:0': port 0": {
+        "orchestrator": {"verifiers": ["localhost:0"]}
+    },
+    "orchestrator.speculation.acceptance: ": {
+        "orchestrator": {"speculation": {"acceptance": "greedy"}}
+    },
+    "cluster.drafter.replicas: ": {"cluster": {"drafter": {"replicas": -1}}},
+}
+
+
+@pytest.mark.parametrize("problem", WRONG)
+def test_a_wrong_setting_names_its_key(problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(WRONG[problem], "paceline.yaml")
+    assert str(caught.value).startswith(f"paceline.yaml: {problem}")
+
+
+def test_every_wrong_setting_is_named_at_once() -> None:
+    data = {"grpc": {"keepalive_s": -1}, "verifer": {}}
+    with pytest.raises(ConfigError, match="grpc.keepalive_s: .*; verifer: unknown key"):
+        parse_config(data, "f")
+
+
+@pytest.mark.parametrize("data", [[], "text", 3])
+def test_a_file_that_is_no_mapping_is_refused(data: Any) -> None:
+    with pytest.raises(ConfigError, match="^f: expected a mapping of settings, found"):
+        parse_config(data, "f")
+
+
+@pytest.mark.parametrize("content", [b"a: [1", b"a: \xff", b"a: \x00"])
+def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="bad.yaml"):
+        load_config(path)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read configuration .*missing.yaml: No such file"):
+        load_config(tmp_path / "missing.yaml")
+
+
+def test_sections_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        Config().grpc.keepalive_s = 1.0  # type: ignore[misc]
+
+
+def test_another_listen_address_changes_nothing_else() -> None:
+    config = parse_config({"drafter": {"ngram": {"min_match": 3}}}, "f")
+    changed = with_listen(config, "drafter", "0.0.0.0:0")
+    assert changed.drafter.listen == "0.0.0.0:0"
+    assert with_listen(changed, "drafter", config.drafter.listen) == config
+    with pytest.raises(ConfigError, match="--listen: drafter.listen: 'x' is not HOST:PORT"):
+        with_listen(config, "drafter", "x")
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("localhost:1", ("localhost", 1)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("[::]:50050", ("::", 50050)),
+    ],
+)
+def test_addresses_are_split(address: str, expected: tuple[str, int]) -> None:
+    assert split_address(address) == expected
+
+
+@pytest.mark.parametrize("address", ["", "x", ":1", "h:", "h:-1", "h:1.0", "h:٣", "a:b:1", "h: 1"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=r"HOST:PORT|port|brackets"):
+        split_address(address)

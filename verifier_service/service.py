@@ -1,0 +1,37 @@
+"""Starts the verifier service: loads the target model, then serves it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from paceline.config import Config
+from paceline.rpc.codec.verifier import VERIFIER_LINK
+from paceline.rpc.worker import WorkerCore, WorkerService, start_worker
+from paceline.runtime.tokenizer import Tokenizer
+from paceline.runtime.worker_model import load_worker_model
+from verifier_service.servicer import SERVICE_NAME, VerifierServicer
+from verifier_service.verifier import Verifier
+
+
+async def start(config: Config) -> WorkerService:
+    """Load and serve. Raises `StartupError` when the configuration cannot be served."""
+    section = config.verifier
+    loaded = await asyncio.to_thread(load_worker_model, "verifier", section.model, section.runtime)
+    return await serve(config, Verifier(loaded.runner, section, loaded.info), loaded.tokenizer)
+
+
+async def serve(config: Config, verifier: Verifier, tokenizer: Tokenizer) -> WorkerService:
+    """Serve a verifier whose model is loaded already."""
+    core = WorkerCore(
+        verifier,
+        tokenizer,
+        wire=VERIFIER_LINK,
+        max_message_bytes=config.grpc.max_message_bytes,
+    )
+    return await start_worker(
+        config,
+        config.verifier.listen,
+        core,
+        service=SERVICE_NAME,
+        add_to_server=VerifierServicer(core).add_to,
+    )

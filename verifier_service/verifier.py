@@ -1,0 +1,271 @@
+"""The verifier's engine: one ragged forward pass over all sessions, one verdict for each.
+
+Runs on the engine thread; free of I/O, so that tests drive it event by event.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from paceline.config import VerifierConfig
+from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
+from paceline.runtime.admission import AdmissionQueue
+from paceline.runtime.engine_thread import LinkId, SessionKey
+from paceline.runtime.runner import Chunk, Runner
+from paceline.runtime.scheduler import share_budget
+from paceline.sampling.acceptance import Judgement
+from paceline.sampling.judge import judge_pass
+from paceline.types import (
+    CloseSession,
+    Credit,
+    DraftBlock,
+    OpenSession,
+    PassTimings,
+    SessionError,
+    SetSpeculation,
+    VerifierEvent,
+    VerifierReply,
+    WorkerInfo,
+)
+from verifier_service.session import PassPlan, VerifierSession
+
+logger = logging.getLogger(__name__)
+
+Replies: TypeAlias = list[tuple[LinkId, VerifierReply]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One session's part of a pass; `num_granted` below the plan's inputs is a prefill chunk."""
+
+    key: SessionKey
+    session: VerifierSession
+    plan: PassPlan
+    num_granted: int
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_granted == self.plan.num_inputs
+
+
+class Verifier:
+    """Judges the draft tails of many sessions together; decodes by itself without drafts."""
+
+    def __init__(self, runner: Runner, config: VerifierConfig, info: WorkerInfo) -> None:
+        self.counters: dict[str, int] = dict.fromkeys(
+            ("passes", "rows", "draft_tokens", "accepted_tokens", "committed_tokens"), 0
+        )
+        self._runner = runner
+        self._config = config
+        self._info = info
+        self._sessions: dict[SessionKey, VerifierSession] = {}
+        self._waiting: AdmissionQueue[SessionKey] = AdmissionQueue(
+            runner.pool,
+            max_waiting_s=config.runtime.max_waiting_s,
+            max_waiting_sessions=config.runtime.max_waiting_sessions,
+        )
+        self._turn = itertools.count(1)
+
+    # --- events -----------------------------------------------------------------------------
+
+    def handle(self, link: LinkId, event: VerifierEvent, now: float) -> Replies:
+        """Take one event. A wrong one ends its own session and touches no other."""
+        key = (link, event.session_id)
+        try:
+            if isinstance(event, OpenSession):
+                self._open(key, event, now)
+            elif isinstance(event, CloseSession):
+                self._free(key)
+            elif key in self._sessions:  # else a late event of a session that has ended
+                self._apply(self._sessions[key], event)
+        except PacelineError as error:
+            return [self._fail(key, error)]
+        except Exception as error:
+            logger.exception("event of session %d failed", event.session_id)
+            return [self._fail(key, error)]
+        return []
+
+    def _apply(self, session: VerifierSession, event: VerifierEvent) -> None:
+        if isinstance(event, DraftBlock):
+            session.add_block(event)
+        elif isinstance(event, Credit):
+            session.grant(event.committed_limit)
+        elif isinstance(event, SetSpeculation):
+            session.set_speculation(enabled=event.enabled)
+
+    def _open(self, key: SessionKey, opening: OpenSession, now: float) -> None:
+        if key in self._sessions:
+            raise InvalidArgumentError("session_id", f"{opening.session_id} is already open")
+        check_opening(opening, self._runner)
+        self._waiting.enter(key, opening.max_length, now)
+        config = self._config
+        patience_ms = (
+            config.seeded_draft_patience_ms if opening.reproducible else config.draft_patience_ms
+        )
+        self._sessions[key] = VerifierSession(
+            opening, patience_s=patience_ms / 1e3, max_drafts=config.max_drafts_per_pass
+        )
+        self._admit()
+
+    def close_link(self, link: LinkId) -> None:
+        """Free all sessions of a link."""
+        for key in [key for key in self._sessions if key[0] == link]:
+            self._free(key)
+
+    def fail_all(self, error: Exception) -> Replies:
+        """Answer every session with an error and free it."""
+        return [self._fail(key, error) for key in list(self._sessions)]
+
+    def _fail(self, key: SessionKey, error: Exception) -> tuple[LinkId, SessionError]:
+        self._free(key)
+        code = error.code if isinstance(error, PacelineError) else "INTERNAL"
+        return key[0], SessionError(key[1], code, str(error) or type(error).__name__)
+
+    def _free(self, key: SessionKey) -> None:
+        session = self._sessions.pop(key, None)
+        self._waiting.leave(key)
+        if session is not None and session.table is not None:
+            session.table.free()
+        self._admit()
+
+    def _admit(self) -> None:
+        for key, table in self._waiting.admit():
+            self._sessions[key].table = table
+
+    # --- the step ---------------------------------------------------------------------------
+
+    def next_step_at(self, now: float) -> float | None:
+        """The earliest time at which a session is ready or gives up waiting."""
+        times = [session.ready_at(now) for session in self._sessions.values()]
+        times.append(self._waiting.next_expiry())
+        return min((at for at in times if at is not None), default=None)
+
+    def step(self, now: float) -> Replies:
+        """Schedule, run, judge, commit."""
+        replies: Replies = [self._fail(key, refusal) for key, refusal in self._waiting.expire(now)]
+        entries = self._schedule(now)
+        return replies + self._run(entries, now) if entries else replies
+
+    def _schedule(self, now: float) -> list[_Entry]:
+        """Decoding sessions first, least recently served first; prompts share what is left."""
+        decodes: list[tuple[SessionKey, VerifierSession, PassPlan]] = []
+        prefills: list[tuple[SessionKey, VerifierSession, PassPlan]] = []
+        for key, session in sorted(self._sessions.items(), key=lambda item: item[1].last_served):
+            plan = session.plan(now)
+            if plan is not None:
+                (decodes if plan.num_uncached == 1 else prefills).append((key, session, plan))
+        decode_grants, prefill_grants = share_budget(
+            [plan.num_inputs for _, _, plan in decodes],
+            [plan.num_inputs for _, _, plan in prefills],
+            self._config.runtime.max_batch_tokens,
+        )
+        wanted = zip(decodes + prefills, decode_grants + prefill_grants, strict=True)
+        turn = next(self._turn)
+        entries = []
+        for (key, session, plan), granted in wanted:
+            if granted:
+                session.last_served = turn
+                entries.append(_Entry(key, session, plan, granted))
+        return entries
+
+    def _run(self, entries: list[_Entry], now: float) -> Replies:
+        """One pass; if it fails, each session alone, so that a bad one hurts no other."""
+        try:
+            return self._pass(entries, now)
+        except Exception as error:
+            if len(entries) > 1:
+                return [reply for entry in entries for reply in self._run([entry], now)]
+            logger.exception("pass of session %d failed", entries[0].key[1])
+            known = isinstance(error, PacelineError)
+            return [
+                self._fail(
+                    entries[0].key,
+                    error
+                    if known
+                    else UnavailableError(f"verification failed: {type(error).__name__}: {error}"),
+                )
+            ]
+
+    def _pass(self, entries: list[_Entry], now: float) -> Replies:
+        started = time.perf_counter()
+        logits = self._runner.forward([_chunk(entry) for entry in entries])
+        forwarded = time.perf_counter()
+        complete = [entry for entry in entries if entry.is_complete]
+        judgements = judge_pass(logits, [entry.session.trial(entry.plan) for entry in complete])
+        judged = time.perf_counter()
+        timings = PassTimings(
+            queue_us=0,
+            forward_us=int((forwarded - started) * 1e6),
+            judge_us=int((judged - forwarded) * 1e6),
+            rows=sum(entry.num_granted for entry in entries),
+            sessions=len(entries),
+        )
+        self.counters["passes"] += 1
+        self.counters["rows"] += timings.rows
+        return [
+            self._commit(entry, judgement, replace(timings, queue_us=entry.session.waited_us(now)))
+            for entry, judgement in zip(complete, judgements, strict=True)
+        ]
+
+    def _commit(
+        self, entry: _Entry, judgement: Judgement | PacelineError, timings: PassTimings
+    ) -> tuple[LinkId, VerifierReply]:
+        if isinstance(judgement, PacelineError):
+            return self._fail(entry.key, judgement)
+        verdict = entry.session.commit(entry.plan, judgement, timings)
+        self.counters["draft_tokens"] += verdict.num_judged
+        self.counters["accepted_tokens"] += verdict.accepted_length
+        self.counters["committed_tokens"] += len(verdict.token_ids)
+        if verdict.finish_reason is not None:
+            self._free(entry.key)
+        return entry.key[0], verdict
+
+    # --- looking in -------------------------------------------------------------------------
+
+    def describe(self) -> WorkerInfo:
+        """What this worker is and how full; called from the event loop."""
+        pool = self._runner.pool
+        return replace(
+            self._info,
+            kv_page_size=pool.page_size,
+            kv_pages_total=pool.num_pages,
+            kv_pages_used=pool.used_pages,
+            live_sessions=len(self._sessions),
+            waiting_sessions=len(self._waiting),
+            counters=dict(self.counters),
+        )
+
+
+def _chunk(entry: _Entry) -> Chunk:
+    session = entry.session
+    assert session.table is not None
+    num_logits = entry.plan.num_rows if entry.is_complete else 0
+    return Chunk(session.table, session.inputs(entry.num_granted), num_logits)
+
+
+def check_opening(opening: OpenSession, runner: Runner) -> None:
+    """Raise `InvalidArgumentError` unless this model can serve the session."""
+    if not opening.token_ids or not 1 <= opening.prompt_length <= len(opening.token_ids):
+        raise InvalidArgumentError("token_ids", "the prompt is empty")
+    if opening.vocab_size != runner.vocab_size:
+        raise InvalidArgumentError(
+            "vocab_size", f"{opening.vocab_size} is not the target's {runner.vocab_size}"
+        )
+    wrong = next((i for i in opening.token_ids if not 0 <= i < opening.vocab_size), None)
+    if wrong is not None:
+        raise InvalidArgumentError(
+            "token_ids", f"{wrong} is outside the vocabulary of {opening.vocab_size}"
+        )
+    if opening.max_length > runner.context_length:
+        raise InvalidArgumentError(
+            "max_tokens",
+            f"prompt of {opening.prompt_length} and {opening.sampling.max_tokens} new tokens exceed"
+            f" the context of {runner.context_length}",
+        )
+    if len(opening.token_ids) >= opening.max_length:
+        raise InvalidArgumentError("max_tokens", "is used up already")
+    opening.sampling.check_vocabulary(opening.vocab_size)
