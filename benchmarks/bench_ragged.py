@@ -1,6 +1,6 @@
 """Ratios of ragged passes to plain forwards of the same model, measured in alternation.
 
-    python -m benchmarks.bench_ragged [--model PATH] [--dtype DTYPE] [--repeats N] [--cached N]
+python -m benchmarks.bench_ragged [--model PATH] [--dtype DTYPE] [--repeats N] [--cached N]
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ def cached_decode(model: PreTrainedModel, attention: str, cached: int) -> Callab
     return run
 
 
-def alternate(
-    repeats: int, *runs: Callable[[], float]
-) -> list[list[float]]:
+def alternate(repeats: int, *runs: Callable[[], float]) -> list[list[float]]:
     """Seconds of each run, taken in turns so that other load falls on all alike."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats + 2):

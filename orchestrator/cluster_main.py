@@ -15,9 +15,12 @@ from rich.table import Table
 from orchestrator.cluster import ENTRY_POINTS, Cluster
 from orchestrator.cluster_actors import Placed
 from orchestrator.cluster_members import Role
+from paceline.client import Client
 from paceline.config import Config
 from paceline.errors import PacelineError
+from paceline.types import WorkerInfo
 
+STATUS_TIMEOUT_S = 5.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -59,7 +62,8 @@ async def _run(config: Config, entry_points: Mapping[Role, str], console: Consol
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not signalled.is_set():
             starting.result()
-            console.print(table_of(cluster.placed, config))
+            workers = await _workers_of(cluster.orchestrator_address, config)
+            console.print(table_of(cluster.placed, workers, config))
             console.print(
                 f"ready at {cluster.orchestrator_address}: "
                 f"paceline generate --address {cluster.orchestrator_address} PROMPT"
@@ -74,24 +78,44 @@ async def _run(config: Config, entry_points: Mapping[Role, str], console: Consol
         await cluster.stop()
 
 
-def table_of(placed: Sequence[Placed], config: Config) -> Table:
-    """What runs where, one row an actor."""
+def table_of(placed: Sequence[Placed], workers: Mapping[str, WorkerInfo], config: Config) -> Table:
+    """What runs where, one row an actor. `workers` is what the workers say of themselves, by
+    address; the configuration speaks for one that did not answer.
+    """
     table = Table("service", "node", "address", "reserved", "model", "device", box=None)
     for column in table.columns:
         column.overflow = "fold"
     for one in placed:
         member = one.member
         reserved = ", ".join(f"{name} {amount:g}" for name, amount in member.demand.items())
-        model, device = _model_of(config, member.role)
+        model, device = _model_of(member.role, workers.get(one.address), config)
         table.add_row(member.label, one.node, one.address, reserved or "nothing", model, device)
     return table
 
 
-def _model_of(config: Config, role: Role) -> tuple[str, str]:
-    if role is Role.VERIFIER:
-        return config.verifier.model.path, config.verifier.model.device
-    if role is Role.DRAFTER:
-        if config.drafter.kind == "model" and config.drafter.model is not None:
-            return config.drafter.model.path, config.drafter.model.device
+async def _workers_of(address: str, config: Config) -> dict[str, WorkerInfo]:
+    client = Client(
+        address,
+        security=config.security,
+        grpc_config=config.grpc,
+        timeout_s=STATUS_TIMEOUT_S,
+    )
+    try:
+        async with client:
+            status = await client.status()
+    except PacelineError:
+        return {}
+    return {worker.address: worker.info for worker in status.workers if worker.info is not None}
+
+
+def _model_of(role: Role, info: WorkerInfo | None, config: Config) -> tuple[str, str]:
+    """The model and the device of an actor's service."""
+    if role is Role.ORCHESTRATOR:
+        return "", ""
+    if info is not None:
+        form = ", ".join(filter(None, (info.dtype, info.quantization.replace("none", ""))))
+        return f"{info.model or info.kind}{f' ({form})' if info.model else ''}", info.device
+    model = config.verifier.model if role is Role.VERIFIER else config.drafter.model
+    if model is None or (role is Role.DRAFTER and config.drafter.kind != "model"):
         return config.drafter.kind, ""
-    return "", ""
+    return model.path, model.device

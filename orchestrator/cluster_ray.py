@@ -165,7 +165,7 @@ def _countable(resources: Mapping[str, float]) -> dict[str, float]:
     """Without memory, the marks that name nodes, and the shadows of placement groups."""
     return {
         name: amount
-        for name, amount in resources.items()
+        for name, amount in sorted(resources.items())
         if name not in ("memory", "object_store_memory")
         and not name.startswith(("node:", "bundle_group_"))
         and "_group_" not in name

@@ -116,14 +116,20 @@ class Relay:
 
     def close(self) -> None:
         """Free the session on both workers, whatever state it is in. Idempotent."""
+        if self._reopening is not None:
+            self._reopening.cancel()
+        self._end()
+
+    def _end(self) -> None:
         self._is_over = True
         self._stop_listening()
         self._stop_listening = _nothing
-        if self._reopening is not None:
-            self._reopening.cancel()
         if self._verifier is not None:
             self._verifier.close()
-        self._detach_drafter()
+            self._verifier = None
+        if self._drafter is not None:
+            self._drafter.close()
+            self._drafter = None
 
     # --- the pipeline -----------------------------------------------------------------------
 
@@ -144,7 +150,7 @@ class Relay:
         self.session.commit(reply)
         self._reopenings = 0
         if reply.finish_reason is not None:
-            self._detach_drafter()
+            self._end()
         elif self._drafter is not None:
             self._send_drafter(
                 Advance(self._drafter.session_id, reply.epoch, reply.base, reply.token_ids)
@@ -208,11 +214,6 @@ class Relay:
         if self._verifier is not None:
             self._send_verifier(SetSpeculation(self._verifier.session_id, enabled=False))
 
-    def _detach_drafter(self) -> None:
-        if self._drafter is not None:
-            self._drafter.close()
-            self._drafter = None
-
     # --- the verifier is lost and replaced --------------------------------------------------
 
     def _open_verifier(self, worker: VerifierWorker) -> None:
@@ -246,5 +247,5 @@ class Relay:
             self._attach_drafter()
 
     def _fail(self, error: PacelineError) -> None:
-        self._detach_drafter()
+        self._end()
         self._verdicts.put_nowait(error)

@@ -226,7 +226,7 @@ def load_config(path: Path | None) -> Config:
     if path is None:
         return Config()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
     try:

@@ -88,10 +88,14 @@ async def _translated(context: Any) -> AsyncIterator[None]:
         raise
     except asyncio.CancelledError:
         await context.abort(grpc.StatusCode.ABORTED, "the server cancelled this call")
-    except grpc.aio.BaseError:
-        # The call itself is gone (client away, server stopped): no one is left to tell.
-        raise
+    except grpc.aio.InternalError as error:
+        # A write failed: the client left, and grpc's own cancellation of this call is on its way.
+        # Left alone, grpc would log the traceback of each such write as an error.
+        _LOGGER.debug("the client left during a write: %s", error)
+        raise asyncio.CancelledError from error
     except Exception as error:
+        if isinstance(error, grpc.aio.BaseError) and not isinstance(error, grpc.aio.UsageError):
+            raise  # the server has stopped: no one is left to tell
         if not isinstance(error, PacelineError):
             _LOGGER.exception("unexpected %s in a servicer", type(error).__name__)
         code, message = describe_error(error)

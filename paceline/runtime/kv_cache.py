@@ -1,4 +1,4 @@
-"""The two `Cache` classes that the runtime gives to models: one writes to pages, one takes notes."""
+"""The `Cache` classes that the runtime gives to models: one writes to pages, one takes notes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.runtime.ragged_attention import PagedKeys, UnsupportedAttentionErr
 from paceline.runtime.ragged_step import RaggedStep
 
 
-class _StatelessCache(Cache):
+class _StatelessCache(Cache):  # type: ignore[misc]  # transformers is untyped
     """A cache without layers of transformers' own: every model call looks like the first."""
 
     def __init__(self) -> None:

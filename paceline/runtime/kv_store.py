@@ -1,4 +1,4 @@
-"""The K and V tensors of a page pool: one pair a layer, allocated once, with exact byte accounting."""
+"""The K and V tensors of a page pool, allocated once, with exact byte accounting."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _load_config(source: ModelSource) -> PreTrainedConfig:
 def _check_architecture(config: PreTrainedConfig, source: ModelSource) -> None:
     if config.is_encoder_decoder:
         raise ModelLoadError(
-            f"model {source.label}: {config.model_type} is an encoder-decoder, a causal LM is needed"
+            f"model {source.label}: {config.model_type} is an encoder-decoder, not a causal LM"
         )
     text = config.get_text_config(decoder=True)
     strange = set(getattr(text, "layer_types", None) or ()) - _CACHEABLE_LAYERS

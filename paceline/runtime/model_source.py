@@ -1,4 +1,4 @@
-"""Where a model's files are: a directory, a GGUF file, a Python package that ships one, or a hub id."""
+"""Where a model's files are: a directory, a GGUF file, a Python package with one, or a hub id."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class UnsupportedAttentionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PagedKeys:
-    """Keys of one layer, `[num_pages, page_size, kv_heads, key_dim]`, and who reads what of them."""
+    """One layer's keys, `[num_pages, page_size, kv_heads, key_dim]`, and who reads what of them."""
 
     pages: Tensor
     step: RaggedStep
@@ -77,8 +77,8 @@ def ragged_attention(
     _refuse_unknown(query, attention_mask, dropout, is_causal, kwargs)
     if sliding_window is None:
         _refuse_hidden_window(module)
-    kv_heads = value.shape[2]
-    heads_per_kv_head = query.shape[1] // kv_heads
+    heads, kv_heads = query.shape[1], value.shape[2]
+    heads_per_kv_head = heads // kv_heads
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rows = query[0].transpose(0, 1)  # [num_rows, heads, key_dim]
     step = key.step
@@ -96,8 +96,10 @@ def ragged_attention(
             )
         else:
             sinks = None if s_aux is None else s_aux.view(1, kv_heads, -1, 1)
-            attended = _attend(folded, keys, values, layout.mask, scale, softcap, sinks)
-        outputs.append(_unfold(attended, group))
+            attended = _attend(
+                folded, keys, values, mask=layout.mask, scale=scale, softcap=softcap, sinks=sinks
+            )
+        outputs.append(_unfold(attended, group, heads))
     result = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return result[None], None
 
@@ -110,17 +112,24 @@ def _gather(pages: Tensor, group: Group, layout: Layout) -> Tensor:
 
 def _fold(rows: Tensor, group: Group, kv_heads: int) -> Tensor:
     """Pick a group's queries: `[num_sessions, kv_heads, heads_per_kv_head * num_queries, dim]`."""
-    rows = rows[group.first_row : group.first_row + group.num_rows]
+    if group.num_rows != len(rows):
+        rows = rows[group.first_row : group.first_row + group.num_rows]
     if group.padded_rows is not None:
         rows = rows.index_select(0, group.padded_rows)
-    rows = rows.unflatten(0, (group.num_sessions, group.num_queries))
-    return rows.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    sessions, queries, dim = group.num_sessions, group.num_queries, rows.shape[-1]
+    if queries == 1:
+        return rows.reshape(sessions, kv_heads, -1, dim)
+    by_head = rows.reshape(sessions, queries, kv_heads, -1, dim).permute(0, 2, 3, 1, 4)
+    return by_head.reshape(sessions, kv_heads, -1, dim)
 
 
-def _unfold(attended: Tensor, group: Group) -> Tensor:
+def _unfold(attended: Tensor, group: Group, heads: int) -> Tensor:
     """The inverse of `_fold` for results: `[num_rows, heads, value_dim]`."""
-    rows = attended.unflatten(2, (-1, group.num_queries)).permute(0, 3, 1, 2, 4)
-    rows = rows.flatten(2, 3).flatten(0, 1)
+    sessions, queries, dim = group.num_sessions, group.num_queries, attended.shape[-1]
+    if queries == 1:
+        return attended.reshape(sessions, heads, dim)
+    by_query = attended.reshape(sessions, heads, queries, dim).transpose(1, 2)
+    rows = by_query.reshape(sessions * queries, heads, dim)
     if group.kept_rows is not None:
         rows = rows.index_select(0, group.kept_rows)
     return rows
@@ -130,6 +139,7 @@ def _attend(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
+    *,
     mask: Tensor | None,
     scale: float,
     softcap: float | None,

@@ -109,9 +109,7 @@ class Group:
         offsets = [first * size for first in first_pages]
         lengths = [s.stop - offset for s, offset in zip(self._spans, offsets, strict=True)]
         num_slots = max(lengths)
-        all_visible = (
-            self.num_queries == 1 and min(lengths) == num_slots and oldest == offsets
-        )
+        all_visible = self.num_queries == 1 and min(lengths) == num_slots and oldest == offsets
         return Layout(
             pages=torch.tensor(pages, device=self._device),
             num_pages=width,

@@ -87,9 +87,7 @@ def _checked_reference(loaded: LoadedModel, vocab_size: int) -> Reference:
         raise ModelLoadError(
             f"{name}: architecture not supported by ragged attention: {error}"
         ) from error
-    tolerance = (
-        _TOLERANCE[loaded.dtype] if loaded.quantization == "none" else _QUANTIZED_TOLERANCE
-    )
+    tolerance = _TOLERANCE[loaded.dtype] if loaded.quantization == "none" else _QUANTIZED_TOLERANCE
     if not found <= tolerance:  # NaN too
         raise ModelLoadError(
             f"{name}: architecture not supported by ragged attention: logits deviate by"

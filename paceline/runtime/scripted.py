@@ -7,6 +7,7 @@ rollback or positions changes its output as it would a real model's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -72,9 +73,10 @@ def hashed_script(
 ) -> Callable[[Sequence[int]], Tensor]:
     """A script of reproducible pseudo-random logits of the last `order` tokens and the position."""
 
-    def script(history: Sequence[int]) -> Tensor:
-        key = hash((seed, len(history), *history[-order:])) & 0x7FFF_FFFF
+    @lru_cache(maxsize=4096)
+    def logits(length: int, *last: int) -> Tensor:
+        key = hash((seed, length, *last)) & 0x7FFF_FFFF
         generator = torch.Generator().manual_seed(key)
         return torch.randn(vocab_size, generator=generator) * 2.0
 
-    return script
+    return lambda history: logits(len(history), *history[-order:])

@@ -42,7 +42,7 @@ class Tokenizer:
         self._pretrained = pretrained
         self._backend = pretrained.backend_tokenizer
         # A stored truncation or padding is for training; a prompt is never cut silently.
-        pass
+        self._backend.no_truncation()
         self._backend.no_padding()
         self.vocab_size: int = 1 + max(self._backend.get_vocab().values(), default=-1)
         self._strings: list[str | None] = [

@@ -117,7 +117,9 @@ def _prefix_pairs(
         lengths.append(len(parts[-2]) + len(parts[-1]))
     ids = torch.cat(parts)
     row_of = torch.repeat_interleave(torch.tensor(list(selected)), torch.tensor(lengths))
-    return row_of.to(logits.device), ids.to(logits.device)
+    # As in transformers, prompt ids that the model cannot produce have nothing to penalise.
+    producible = ids < logits.shape[1]
+    return row_of[producible].to(logits.device), ids[producible].to(logits.device)
 
 
 def _column(

@@ -35,7 +35,7 @@ def mass_cutoff(weights: Tensor, share: Tensor) -> Tensor:
 
     An entry is kept while the entries strictly heavier than it hold less than `share` of the
     row's total, so the heaviest always is, and equals stay or go together. `weights` is `[R, V]`
-    in [0, 1], `share` is `[R]` in (0, 1]; returns `[R]`.
+    in [0, 1], `share` is `[R]` in (0, 1); returns `[R]`.
 
     Two steps, equally fast for any distribution. A histogram over the floating-point bits (16
     buckets per power of two; the bits order non-negative floats) finds the bucket in which the
@@ -71,7 +71,7 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
     never taken, for no uniform in [0, 1]. Sums are float64.
     """
     cumulated = weights.double().cumsum(1)
-    total = cumulated[:, -1:]
+    total = cumulated[:, -1:].contiguous()
     wanted = uniforms.to(cumulated).unsqueeze(1) * total
     index = torch.searchsorted(cumulated, wanted, right=True)
     # Rounding may carry the product up to the total; the last entry with weight ends the search.

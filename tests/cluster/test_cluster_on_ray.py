@@ -20,7 +20,6 @@ from orchestrator.cluster_members import Role
 from orchestrator.cluster_ray import live_nodes
 from paceline.config import Config
 from paceline.errors import (
-    ConfigError,
     InvalidArgumentError,
     PacelineError,
     PlacementError,
@@ -167,13 +166,6 @@ async def test_a_gpu_on_machines_without_one_is_refused_with_the_numbers(
     error = await start_fails(deployment(verifier={"num_gpus": 1}))
     assert isinstance(error, PlacementError)
     assert "GPU 1" in str(error)
-
-
-async def test_a_share_that_ray_cannot_count_is_a_configuration_error(
-    deployment: Deployment,
-) -> None:
-    error = await start_fails(deployment(verifier={"resources": {"large_gpu": 1.5}}))
-    assert isinstance(error, ConfigError | PlacementError)
 
 
 async def test_a_services_own_error_comes_back_as_it_is(deployment: Deployment) -> None:

@@ -85,13 +85,13 @@ def test_a_wrong_setting_names_its_key(problem: str) -> None:
 
 def test_every_wrong_setting_is_named_at_once() -> None:
     data = {"grpc": {"keepalive_s": -1}, "verifer": {}}
-    with pytest.raises(ConfigError, match="grpc.keepalive_s: .*; verifer: unknown key"):
+    with pytest.raises(ConfigError, match=r"grpc.keepalive_s: .*; verifer: unknown key"):
         parse_config(data, "f")
 
 
 @pytest.mark.parametrize("data", [[], "text", 3])
 def test_a_file_that_is_no_mapping_is_refused(data: Any) -> None:
-    with pytest.raises(ConfigError, match="^f: expected a mapping of settings, found"):
+    with pytest.raises(ConfigError, match=r"^f: expected a mapping of settings, found"):
         parse_config(data, "f")
 
 
@@ -99,12 +99,14 @@ def test_a_file_that_is_no_mapping_is_refused(data: Any) -> None:
 def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="bad.yaml"):
+    with pytest.raises(ConfigError, match=r"bad.yaml"):
         load_config(path)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read configuration .*missing.yaml: No such file"):
+    with pytest.raises(
+        ConfigError, match=r"cannot read configuration .*missing.yaml: No such file"
+    ):
         load_config(tmp_path / "missing.yaml")
 
 
@@ -118,7 +120,7 @@ def test_another_listen_address_changes_nothing_else() -> None:
     changed = with_listen(config, "drafter", "0.0.0.0:0")
     assert changed.drafter.listen == "0.0.0.0:0"
     assert with_listen(changed, "drafter", config.drafter.listen) == config
-    with pytest.raises(ConfigError, match="--listen: drafter.listen: 'x' is not HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"--listen: drafter.listen: 'x' is not HOST:PORT"):
         with_listen(config, "drafter", "x")
 
 

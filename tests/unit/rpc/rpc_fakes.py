@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-import grpc.aio
-
 from paceline.config import GrpcConfig
 from paceline.errors import PacelineError
 from paceline.rpc.channel import open_channel

@@ -64,9 +64,7 @@ def sampling_params(draw: st.DrawFn) -> SamplingParams:
         frequency_penalty=draw(floats(-2, 2)),
         logit_bias=tuple((token_id, draw(floats(-100, 100, 32))) for token_id in bias_ids),
         allowed_token_ids=draw(tuples(valid_ids)),
-        bad_words_token_ids=draw(
-            tuples(st.lists(valid_ids, min_size=2, max_size=3).map(tuple), 3)
-        ),
+        bad_words_token_ids=draw(tuples(st.lists(valid_ids, min_size=2, max_size=3).map(tuple), 3)),
         min_tokens=draw(st.integers(0, max_tokens)),
         max_tokens=max_tokens,
         stop_token_ids=draw(tuples(valid_ids)),

@@ -1,27 +1,27 @@
-"""Runs a fake drafter through `run_service`, as a `__main__` would; the first argument says how."""
+"""Runs an empty server through `run_service`, as a `__main__` would; argument one says how."""
 
 import asyncio
 import sys
 
-from rpc_fakes import Running, running_drafter
-
 from paceline.config import Config
 from paceline.errors import ModelLoadError
+from paceline.rpc.credentials import load_credentials
 from paceline.rpc.main import run_service
+from paceline.rpc.server import ServerShell
 
 
 class Service:
     """What a real start function returns."""
 
-    def __init__(self, drafter: Running) -> None:
-        self.address = drafter.shell.address
-        self._drafter = drafter
+    def __init__(self, shell: ServerShell) -> None:
+        self.address = shell.address
+        self._shell = shell
 
     async def stop(self, grace_s: float) -> None:
         sys.stderr.write(f"stopping with {grace_s:g} s\n")
         if MODE == "stuck":
             await asyncio.Event().wait()
-        await self._drafter.shell.stop(grace_s)
+        await self._shell.stop(grace_s)
 
 
 class FailingService(Service):
@@ -36,9 +36,11 @@ async def start(config: Config) -> Service:
         sys.stderr.write("starting\n")
         sys.stderr.flush()
         await asyncio.Event().wait()
-    context = running_drafter(listen=config.drafter.listen)
-    drafter = await context.__aenter__()
-    return (FailingService if MODE == "dies" else Service)(drafter)
+    shell = ServerShell(
+        config.drafter.listen, {}, credentials=load_credentials(config.security), limits=config.grpc
+    )
+    await shell.start()
+    return (FailingService if MODE == "dies" else Service)(shell)
 
 
 MODE = sys.argv[1]

@@ -110,10 +110,12 @@ async def test_channels_to_one_address_share_no_connection() -> None:
 
         drafter.servicer.fail = look
         for _ in range(2):
-            async with connected(drafter.shell.address) as first:
-                async with connected(drafter.shell.address) as second:
-                    for stub in (first, second):
-                        await stub.Describe(common_pb2.DescribeRequest(), timeout=5)
+            async with (
+                connected(drafter.shell.address) as first,
+                connected(drafter.shell.address) as second,
+            ):
+                for stub in (first, second):
+                    await stub.Describe(common_pb2.DescribeRequest(), timeout=5)
         assert len(set(peers)) == 4
 
 

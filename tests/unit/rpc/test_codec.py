@@ -215,7 +215,9 @@ def test_placeholder_ids_reach_the_engine_which_refuses_them() -> None:
 
 
 def test_a_block_without_tokens_carries_no_distributions() -> None:
-    block = DraftBlock(1, 0, 0, (), DraftProbs(None, torch.ones(0, 3)), 0, DrafterState.PAUSED, 0, 0)
+    block = DraftBlock(
+        1, 0, 0, (), DraftProbs(None, torch.ones(0, 3)), 0, DrafterState.PAUSED, 0, 0
+    )
     assert not encode_block(block).HasField("draft_probs")
     assert decode_draft_probs(common_pb2.DraftProbs(width=3), num_tokens=0) is None
 

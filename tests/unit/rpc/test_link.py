@@ -235,9 +235,7 @@ async def test_a_block_too_large_for_a_message_fails_its_session_and_the_stream_
         await peer.link.close()
 
 
-async def test_a_client_that_closes_frees_its_sessions_at_once(
-    drafter: Running, stub: Any
-) -> None:
+async def test_a_client_that_closes_frees_its_sessions_at_once(drafter: Running, stub: Any) -> None:
     """G01: the handler ends, the engine's handle is closed once."""
     peer = Peer(stub)
     await peer.link.start(5)

@@ -8,7 +8,6 @@ import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -223,7 +222,7 @@ def make_certificate(issuer: Any, name: str) -> tuple[Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ca.pem, cert.pem, key.pem, token."""
     folder = tmp_path_factory.mktemp("tls")
     ca = make_certificate(None, "test ca")
@@ -232,12 +231,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "ca.pem").write_bytes(ca[0].public_bytes(pem))
     (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
     (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     (folder / "token").write_text("s3cret\n")
-    yield folder
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -311,28 +308,27 @@ async def test_a_certificate_that_is_none_is_a_clear_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listen", "with_tls", "with_token", "missing"),
+    ("listen", "given", "missing"),
     [
-        ("0.0.0.0:0", False, False, "without TLS and a token"),
-        ("0.0.0.0:0", False, True, "without TLS"),
-        ("0.0.0.0:0", True, False, "without a token"),
-        ("0.0.0.0:0", True, True, None),
-        ("127.0.0.1:0", False, False, None),
-        ("localhost:0", False, False, None),
+        ("0.0.0.0:0", set(), "without TLS and a token"),
+        ("0.0.0.0:0", {"token"}, "without TLS"),
+        ("0.0.0.0:0", {"tls"}, "without a token"),
+        ("0.0.0.0:0", {"tls", "token"}, None),
+        ("127.0.0.1:0", set(), None),
+        ("localhost:0", set(), None),
     ],
 )
 async def test_listening_beyond_this_machine_unprotected_is_warned_of(
     listen: str,
-    with_tls: bool,
-    with_token: bool,
+    given: set[str],
     missing: str | None,
     everything: Credentials,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     credentials = Credentials(
-        cert=everything.cert if with_tls else None,
-        key=everything.key if with_tls else None,
-        token="t" if with_token else None,
+        cert=everything.cert if "tls" in given else None,
+        key=everything.key if "tls" in given else None,
+        token="t" if "token" in given else None,
     )
     shell = empty_shell(listen, credentials)
     with caplog.at_level(logging.WARNING):

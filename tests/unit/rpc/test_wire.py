@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,10 +27,7 @@ def test_batches_keep_order_and_never_exceed_the_limit(sizes: list[int], limit: 
     batches = list(EVENTS.pack(entries, max_bytes=limit))
     assert all(len(batch.SerializeToString()) <= limit for batch in batches)
     assert [item for batch in batches for item, _ in EVENTS.unpack(batch)] == items
-    joined = [
-        first.ByteSize() + second.ByteSize()
-        for first, second in zip(batches, batches[1:], strict=False)
-    ]
+    joined = [first.ByteSize() + second.ByteSize() for first, second in itertools.pairwise(batches)]
     # As few as the order allows, up to the bound on an entry's overhead.
     assert all(size > limit - 40 * 6 - 250 for size in joined)
 

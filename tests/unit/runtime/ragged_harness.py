@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from support.tiny_models import tiny_loaded
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -15,7 +16,6 @@ from paceline.runtime.model_runner import ModelRunner
 from paceline.runtime.page_table import PageTable
 from paceline.runtime.runner import Chunk
 from paceline.runtime.runner_factory import build_runner
-from support.tiny_models import tiny_loaded
 
 
 @torch.inference_mode()

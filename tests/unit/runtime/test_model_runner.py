@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from ragged_harness import plain_logits, run_schedule, tiny_runner
-from support.tiny_models import ARCHITECTURES, FURTHER_ARCHITECTURES, tiny_model
+from support.tiny_models import ARCHITECTURES, FURTHER_ARCHITECTURES, tiny_loaded, tiny_model
 
+from paceline.config import RuntimeConfig
 from paceline.runtime.runner import Chunk
+from paceline.runtime.runner_factory import build_runner
 
 
 @pytest.mark.parametrize("arch", [*ARCHITECTURES, *FURTHER_ARCHITECTURES])
@@ -69,10 +71,6 @@ def test_a_pass_that_wants_no_logits_returns_no_rows() -> None:
 
 def test_a_padded_head_is_cut_to_the_vocabulary() -> None:
     """C01, the runner's part: columns past the tokenizer's ids never appear."""
-    from paceline.config import RuntimeConfig
-    from paceline.runtime.runner_factory import build_runner
-    from support.tiny_models import tiny_loaded
-
     runner = build_runner(tiny_loaded(vocab_size=384), RuntimeConfig(), vocab_size=300)
     table = runner.pool.open_table(8)
 
@@ -83,9 +81,7 @@ def test_a_padded_head_is_cut_to_the_vocabulary() -> None:
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
 
 
-def test_a_failing_pass_leaves_tables_at_their_old_lengths(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failing_pass_leaves_tables_at_their_old_lengths() -> None:
     """D07, the runner's part."""
     runner, reference = tiny_runner(), tiny_model()
     first, second = runner.pool.open_table(32), runner.pool.open_table(32)

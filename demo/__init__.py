@@ -1,0 +1,1 @@
+"""`make demo`: five prompts and a summary on a local Ray, with and without speculation."""
