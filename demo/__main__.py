@@ -72,15 +72,7 @@ async def _demo(arguments: argparse.Namespace, console: Console) -> int:
         console.print(line, style="dim", markup=False)
 
     async with Cluster(config_of(arguments.drafter), report=report) as cluster:
-        for one in cluster.placed:
-            report(f"{one.member.label} at {one.address}")
-        async with Client(cluster.orchestrator_address) as client:
-            await _warm_up(client)
-            pairs = [
-                await _both_ways(client, prompt, number, arguments.max_tokens, console)
-                for number, prompt in enumerate(PROMPTS)
-            ]
-            peaks = await _peaks(client, cluster)
+        pairs, peaks = await _measure(cluster, arguments.max_tokens, console)
     console.print(table_of(pairs))
     console.print(memory_table(peaks))
     for line in verdict_of(pairs):
@@ -88,6 +80,18 @@ async def _demo(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(as_json(pairs, peaks), indent=2) + "\n")
     return 0
+
+
+async def _measure(
+    cluster: Cluster, max_tokens: int, console: Console
+) -> tuple[list[tuple[Run, Run]], dict[str, int | None]]:
+    async with Client(cluster.orchestrator_address) as client:
+        await _warm_up(client)
+        pairs = [
+            await _both_ways(client, prompt, number, max_tokens, console)
+            for number, prompt in enumerate(PROMPTS)
+        ]
+        return pairs, await _peaks(client, cluster)
 
 
 async def _warm_up(client: Client) -> None:

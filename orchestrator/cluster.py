@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
 
 from orchestrator.cluster_actors import HostedService, Launch, Placed
-from orchestrator.cluster_members import Member, Role, members_of
+from orchestrator.cluster_members import Member, Role, members_of, unused_gpus
 from orchestrator.cluster_ray import (
     Connection,
     Reservation,
@@ -113,6 +113,8 @@ class Cluster:
             f"{'started a local' if self._connection.started else 'joined a running'} Ray: "
             f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
         )
+        if (advice := unused_gpus(self._config, nodes)) is not None:
+            self._report(advice)
         await clear_leftovers(members, namespace=cluster.namespace)
         self._reservation = Reservation(members)
         await self._reservation.take()
@@ -132,7 +134,9 @@ class Cluster:
 
     async def _launch_all(self, members: list[Member]) -> None:
         """Start members at once; the first that fails ends the attempt."""
-        tasks = {asyncio.create_task(self._launch(member)): member for member in members}
+        if members:
+            self._report(f"starting {', '.join(member.label for member in members)}")
+        tasks = [asyncio.create_task(self._launch(member)) for member in members]
         try:
             for finished in asyncio.as_completed(tasks):
                 await finished
@@ -157,6 +161,9 @@ class Cluster:
             if previous is not None or not self._dispensable(member):
                 raise
             self._report(f"{member.label} is left out, sessions run without its drafts: {error}")
+        else:
+            placed = self._placed[member]
+            self._report(f"{member.label} is {'back' if previous else 'up'} at {placed.address}")
 
     def _dispensable(self, member: Member) -> bool:
         return member.role is Role.DRAFTER and not self._config.orchestrator.require_drafter
@@ -166,7 +173,7 @@ class Cluster:
         if member.role is not Role.ORCHESTRATOR:
             return self._config
         section = self._config.orchestrator
-        drafters = section.drafters + self._addresses(Role.DRAFTER)
+        drafters = (section.drafters or ()) + self._addresses(Role.DRAFTER)
         section = section.model_copy(
             update={
                 "drafters": drafters,
@@ -191,9 +198,8 @@ class Cluster:
             self._report(f"{member.label} is gone: {reason}")
             address = self._placed[member].address
             delay_s = await self._relaunch(member, delay_s=delay_s)
-            moved_to = self._placed[member].address
-            self._report(f"{member.label} is back at {moved_to}")
-            if moved_to != address and member.role is not Role.ORCHESTRATOR:
+            moved = self._placed[member].address != address
+            if moved and member.role is not Role.ORCHESTRATOR:
                 await self._end_orchestrators()
 
     async def _relaunch(self, member: Member, *, delay_s: float) -> float:

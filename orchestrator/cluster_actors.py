@@ -98,7 +98,7 @@ class ServiceHost:
 
     async def start(self, launch: Launch) -> Placed | Failure:
         """Start the service; its server and engine live in this process from here on."""
-        _own_thread_choice(launch.member)
+        _own_devices(launch.member)
         node = ray.util.get_node_ip_address()
         try:
             config = with_listen(launch, node)
@@ -138,14 +138,17 @@ class ServiceHost:
         )
 
 
-def _own_thread_choice(member: Member) -> None:
-    """Undo the one thread that Ray sets for an actor of less than one CPU.
+def _own_devices(member: Member) -> None:
+    """Make the process see what its member reserved, before a library looks.
 
-    Such a share says where the actor may be placed; `model.threads` says how many threads it uses.
-    Whole CPUs stay the limit that they are.
+    Ray sets one thread for an actor of less than one CPU, but such a share says where the actor may
+    be placed; `model.threads` says how many threads it uses. Whole CPUs stay the limit they are.
+    Ray shows every GPU to an actor that reserved none; it must not take what Ray believes free.
     """
     if member.num_cpus < 1 and os.environ.get("OMP_NUM_THREADS") == "1":
         del os.environ["OMP_NUM_THREADS"]
+    if member.num_gpus == 0:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def with_listen(launch: Launch, node: str) -> Config:

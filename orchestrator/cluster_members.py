@@ -67,9 +67,8 @@ def members_of(config: Config) -> tuple[Member, ...]:
         )
     if config.cluster.orchestrator.replicas == 0:
         raise ConfigError("cluster.orchestrator.replicas: must be at least 1")
-    drafter_model = config.drafter.model if config.drafter.kind == "model" else None
     _check_device(Role.VERIFIER, config.verifier.model, config.cluster.verifier)
-    _check_device(Role.DRAFTER, drafter_model, config.cluster.drafter)
+    _check_device(Role.DRAFTER, _drafter_model(config), config.cluster.drafter)
     return tuple(
         Member(
             role=role,
@@ -90,6 +89,10 @@ def placement_of(config: Config, role: Role) -> PlacementConfig:
     return placement
 
 
+def _drafter_model(config: Config) -> ModelConfig | None:
+    return config.drafter.model if config.drafter.kind == "model" else None
+
+
 def _check_device(role: Role, model: ModelConfig | None, placement: PlacementConfig) -> None:
     if model is None or placement.replicas == 0 or not model.device.startswith("cuda"):
         return
@@ -98,6 +101,21 @@ def _check_device(role: Role, model: ModelConfig | None, placement: PlacementCon
             f"{role.value}.model.device: {model.device} needs a GPU, but "
             f"cluster.{role.value}.num_gpus is 0; ask Ray for one, or for a fraction of one"
         )
+
+
+def unused_gpus(config: Config, nodes: Iterable[Node]) -> str | None:
+    """What to tell when a model runs on the CPU of a cluster that has GPUs; None otherwise."""
+    gpus = sum(node.total.get("GPU", 0) for node in nodes)
+    models = {Role.VERIFIER: config.verifier.model, Role.DRAFTER: _drafter_model(config)}
+    on_cpu = [
+        role.value
+        for role, model in models.items()
+        if model is not None and model.device == "auto" and not placement_of(config, role).num_gpus
+    ]
+    if not gpus or not on_cpu:
+        return None
+    settings = " and ".join(f"cluster.{role}.num_gpus" for role in on_cpu)
+    return f"the cluster has {gpus:g} GPUs, but {settings} ask for none: running on the CPU"
 
 
 def describe_shortage(members: Iterable[Member], nodes: Iterable[Node]) -> str:

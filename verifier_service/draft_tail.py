@@ -102,19 +102,6 @@ def _check_probs(probs: DraftProbs, token_ids: tuple[int, ...], vocab_size: int)
         )
     if not token_ids:
         return
-    tokens = torch.tensor(token_ids)[:, None]
-    if probs.ids is None:
-        if probs.probs.shape[1] != vocab_size:
-            raise InvalidArgumentError(
-                "draft_probs", f"dense width {probs.probs.shape[1]}, vocabulary {vocab_size}"
-            )
-        drawn = probs.probs.gather(1, tokens)[:, 0]
-    else:
-        if not bool(((probs.ids >= 0) & (probs.ids < vocab_size)).all()):
-            raise InvalidArgumentError("draft_probs", f"ids outside the vocabulary of {vocab_size}")
-        drawn = (probs.probs * (probs.ids == tokens)).sum(dim=1)
-    sums = probs.probs.sum(dim=1)
-    if not bool(((probs.probs >= 0).all(dim=1) & ((sums - 1).abs() < 1e-3)).all()):
-        raise InvalidArgumentError("draft_probs", "a row is not a probability distribution")
-    if not bool((drawn > 0).all()):
+    probs.check(vocab_size)
+    if not bool((probs.prob_of(torch.tensor(token_ids)) > 0).all()):
         raise InvalidArgumentError("draft_probs", "a draft token has draft probability 0")

@@ -144,8 +144,8 @@ def _check_architecture(config: PreTrainedConfig, source: ModelSource) -> None:
     strange = set(getattr(text, "layer_types", None) or ()) - _CACHEABLE_LAYERS
     if strange:
         raise ModelLoadError(
-            f"model {source.label}: layers of type {', '.join(sorted(strange))} are not supported;"
-            " a rolled-back session needs keys and values of full or sliding attention only"
+            f"model {source.label}: layers of type {', '.join(sorted(strange))} are not supported:"
+            " only keys and values of full or sliding attention can be rolled back"
         )
 
 
@@ -166,11 +166,13 @@ def _load_weights(
         arguments["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
         # One explicit device from the start: a quantized model must never be moved (case I03).
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        model: PreTrainedModel
+        model, report = AutoModelForCausalLM.from_pretrained(
             source.name,
             config=model_config,
             dtype=resolve_dtype(config.dtype, device),
             device_map={"": device},
+            output_loading_info=True,
             **arguments,
         )
         if config.quantization != "none" and not quantize_while_loading:
@@ -179,6 +181,11 @@ def _load_weights(
         raise ModelLoadError(f"model {source.label} does not fit on {device}") from error
     except Exception as error:
         raise ModelLoadError(f"model {source.label}: {_first_line(error)}") from error
+    if missing := sorted(report["missing_keys"]):
+        # They would be random numbers.
+        raise ModelLoadError(
+            f"model {source.label}: its files lack {len(missing)} weights, first {missing[0]}"
+        )
     return model
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from paceline.runtime.kv_cache import PagedCache
 from paceline.runtime.kv_store import KVStore
 from paceline.runtime.page_pool import PagePool
-from paceline.runtime.ragged_step import RaggedStep, Span
+from paceline.runtime.ragged_step import RaggedStep, Span, index_tensor
 from paceline.runtime.runner import Chunk
 
 
@@ -89,8 +89,8 @@ class ModelRunner:
             for chunk, end in zip(chunks, ends, strict=True)
             for row in range(end - chunk.num_logits, end)
         ]
-        inputs = torch.tensor([token_ids, positions], device=self._device)
-        wanted = torch.tensor(rows, dtype=torch.long, device=self._device)
+        inputs = index_tensor([token_ids, positions], self._device)
+        wanted = index_tensor(rows, self._device)
         arguments: dict[str, Any] = {self._cache_argument: PagedCache(self._store, step)}
         if self._selects_rows:
             arguments["logits_to_keep"] = wanted

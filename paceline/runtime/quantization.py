@@ -19,14 +19,15 @@ def check_available(quantization: str) -> None:
     """Raise `ModelLoadError` if bitsandbytes is missing or broken."""
     if importlib.util.find_spec("bitsandbytes") is None:
         raise ModelLoadError(f"model.quantization: {quantization} needs the package bitsandbytes")
+    # It would warn of a kernel that it does without, and of a cast in every layer of every pass.
+    for name in ("bitsandbytes.backends.cpu.ops", "bitsandbytes.autograd._functions"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         import bitsandbytes  # noqa: F401, PLC0415  (slow, and only wanted here)
     except Exception as error:
         raise ModelLoadError(
             f"model.quantization: {quantization}: bitsandbytes does not load: {error}"
         ) from error
-    # It would warn of a harmless cast in every layer of every pass.
-    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
 
 
 def bitsandbytes_config(quantization: str) -> BitsAndBytesConfig:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,8 +91,8 @@ class Group:
             padded += [*rows, *[row] * (self.num_queries - span.num_tokens)]
             kept += range(index * self.num_queries, index * self.num_queries + span.num_tokens)
             row += span.num_tokens
-        self.padded_rows = torch.tensor(padded, device=self._device)
-        self.kept_rows = torch.tensor(kept, device=self._device)
+        self.padded_rows = index_tensor(padded, self._device)
+        self.kept_rows = index_tensor(kept, self._device)
 
     def _build(self, window: int | None, heads_per_kv_head: int, dtype: torch.dtype) -> Layout:
         size = self._page_size
@@ -111,7 +112,7 @@ class Group:
         num_slots = max(lengths)
         all_visible = self.num_queries == 1 and min(lengths) == num_slots and oldest == offsets
         return Layout(
-            pages=torch.tensor(pages, device=self._device),
+            pages=index_tensor(pages, self._device),
             num_pages=width,
             num_slots=num_slots,
             mask=None
@@ -136,9 +137,9 @@ class Group:
             [*range(s.start, s.stop), *[s.start] * (self.num_queries - s.num_tokens)]
             for s in self._spans
         ]
-        queries = torch.tensor(positions, device=self._device)[:, :, None]
+        queries = index_tensor(positions, self._device)[:, :, None]
         keys = torch.arange(num_slots, device=self._device)
-        keys = keys + torch.tensor(offsets, device=self._device)[:, None, None]
+        keys = keys + index_tensor(offsets, self._device)[:, None, None]
         hidden = keys > queries
         if window is not None:
             hidden |= keys <= queries - window
@@ -171,7 +172,13 @@ class RaggedStep:
                 pages[position // page_size] * page_size + position % page_size
                 for position in range(span.start, span.stop)
             ]
-        self.slots = torch.tensor(slots, device=device)
+        self.slots = index_tensor(slots, device)
+
+
+def index_tensor(values: Sequence[Any], device: torch.device) -> Tensor:
+    """An int64 tensor of (nested) lists on the device; a GPU is not waited for."""
+    host = torch.tensor(values, dtype=torch.long, pin_memory=device.type == "cuda")
+    return host.to(device, non_blocking=True)
 
 
 def group_spans(spans: Sequence[Span]) -> list[list[int]]:

@@ -77,7 +77,9 @@ def gumbel_noise(seed: int, position: int, token_ids: Tensor) -> Tensor:
     """
     seeds = torch.tensor([seed_words(seed)], device=token_ids.device)
     positions = torch.tensor([position], device=token_ids.device)
-    return member_noise(seeds, positions, token_ids)
+    group = torch.div(token_ids, NOISE_GROUP, rounding_mode="floor")
+    peak, top_member = group_noise(seeds, positions, group)
+    return member_noise(seeds, positions, token_ids, peak, top_member)
 
 
 def seed_words(seed: int) -> tuple[int, int]:
@@ -96,14 +98,14 @@ def group_noise(seeds: Tensor, positions: Tensor, groups: Tensor) -> tuple[Tenso
     return peak, words[2] & (NOISE_GROUP - 1)
 
 
-def member_noise(seeds: Tensor, positions: Tensor, token_ids: Tensor) -> Tensor:
-    """The noise of single ids, float64; shapes as in `group_noise`."""
-    group = torch.div(token_ids, NOISE_GROUP, rounding_mode="floor")
-    peak, top_member = group_noise(seeds, positions, group)
+def member_noise(
+    seeds: Tensor, positions: Tensor, token_ids: Tensor, peak: Tensor, top_member: Tensor
+) -> Tensor:
+    """The noise of single ids, float64, given what `group_noise` says of each id's group."""
     words = _noise_words(seeds, positions, token_ids, _MEMBER_LEVEL)
     exponential = -torch.log(_to_uniform(words[0], words[1]))
     truncated = torch.minimum(-torch.log(torch.exp(-peak) + exponential), peak)
-    return torch.where(token_ids - group * NOISE_GROUP == top_member, peak, truncated)
+    return torch.where(token_ids % NOISE_GROUP == top_member, peak, truncated)
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -122,38 +124,33 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
     return c0, c1, c2, c3
 
 
-def philox_tensor(
-    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same function on int64 tensors of 32-bit words that broadcast; bit for bit equal."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(_ROUNDS):
-        high_0, low_0 = _multiply(_MULTIPLIER_0, c0)
-        high_1, low_1 = _multiply(_MULTIPLIER_1, c2)
-        c0, c1 = high_1 ^ c1 ^ k0, low_1
-        c2, c3 = high_0 ^ c3 ^ k1, low_0
-        k0 = (k0 + _WEYL_0) & _MASK
-        k1 = (k1 + _WEYL_1) & _MASK
-    return c0, c1, c2, c3
+def philox_tensor(counter: Tensor, key: Tensor) -> Tensor:
+    """The same function on int64 tensors of 32-bit words, bit for bit equal.
 
-
-def _multiply(multiplier: int, word: Tensor) -> tuple[Tensor, Tensor]:
-    """High and low words of a 32 x 32 bit product.
-
-    Both multipliers are above 2^31. With `multiplier - 2^32` the product stays within int64, so
-    nothing relies on how a device wraps; the high word then lacks exactly `word`.
+    `counter` is `[4, ...]`, `key` is `[2, ...]` and broadcasts to it; returns `[4, ...]`.
     """
-    product = word * (multiplier - 2**32)
-    return ((product >> 32) + word) & _MASK, product & _MASK
+    # Each round multiplies words 0 and 2 and crosses them over; stacked, it is done at once.
+    shape = (2,) + (1,) * (counter.dim() - 1)
+    # Both multipliers are above 2^31. With 2^32 less, the product stays within int64, so nothing
+    # relies on how a device wraps; its high word then lacks exactly the word multiplied.
+    multipliers = counter.new_tensor([_MULTIPLIER_1 - 2**32, _MULTIPLIER_0 - 2**32]).view(shape)
+    weyl = counter.new_tensor([_WEYL_0, _WEYL_1]).view(shape)
+    multiplied, carried = counter[0::2], counter[1::2]
+    for _ in range(_ROUNDS):
+        crossed = multiplied.flip(0)
+        product = crossed * multipliers
+        high = (product >> 32).add_(crossed).bitwise_and_(_MASK)
+        multiplied = high.bitwise_xor_(carried).bitwise_xor_(key)
+        carried = product.bitwise_and_(_MASK)
+        key = (key + weyl) & _MASK
+    return torch.stack([multiplied[0], carried[0], multiplied[1], carried[1]])
 
 
-def _noise_words(
-    seeds: Tensor, positions: Tensor, index: Tensor, level: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    purpose = torch.full_like(positions, Purpose.NOISE.value)
-    counter = (positions, purpose, index, torch.full_like(positions, level))
-    return philox_tensor(counter, (seeds[..., 0], seeds[..., 1]))
+def _noise_words(seeds: Tensor, positions: Tensor, index: Tensor, level: int) -> Tensor:
+    positions, index = torch.broadcast_tensors(positions, index)
+    purpose = torch.full_like(index, Purpose.NOISE.value)
+    counter = torch.stack([positions, purpose, index, torch.full_like(index, level)])
+    return philox_tensor(counter, seeds.movedim(-1, 0))
 
 
 def _to_uniform(high: Tensor, low: Tensor) -> Tensor:

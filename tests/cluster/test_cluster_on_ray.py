@@ -118,11 +118,13 @@ async def test_each_service_runs_in_a_process_of_its_own_and_the_orchestrator_kn
         await ask(placed["verifier 0"].address)
 
 
-async def test_a_share_of_a_cpu_does_not_cut_the_threads_of_the_model(
+async def test_a_process_sees_what_it_reserved_and_a_share_of_a_cpu_cuts_no_threads(
     deployment: Deployment,
 ) -> None:
     async with Cluster(deployment(), entry_points=FAKES) as cluster:
-        assert (await ask(cluster.orchestrator_address))["threads"] is None
+        told = await ask(cluster.orchestrator_address)
+        assert told["threads"] is None
+        assert told["gpus"] == "", "none was reserved, none is seen (H05)"
 
 
 async def test_whole_cpus_stay_the_limit_of_threads(deployment: Deployment) -> None:

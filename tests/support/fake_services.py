@@ -57,6 +57,7 @@ async def start_orchestrator(config: Config) -> FakeService:
         "drafters": section.drafters,
         "require_drafter": section.require_drafter,
         "threads": os.environ.get("OMP_NUM_THREADS"),
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
     }
     return await _serve(section.listen, answer)
 

@@ -44,7 +44,7 @@ def encode_sampling(params: SamplingParams) -> common_pb2.SamplingParams:
         raise InvalidArgumentError("logit_bias", str(error)) from error
     extend_field(message, "allowed_token_ids", params.allowed_token_ids)
     extend_field(message, "stop_token_ids", params.stop_token_ids)
-    for sequence in ():
+    for sequence in params.bad_words_token_ids:
         extend_field(message.bad_words_token_ids.add(), "token_ids", sequence)
     return message
 

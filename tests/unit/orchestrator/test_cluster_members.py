@@ -2,7 +2,14 @@
 
 import pytest
 
-from orchestrator.cluster_members import Member, Node, Role, describe_shortage, members_of
+from orchestrator.cluster_members import (
+    Member,
+    Node,
+    Role,
+    describe_shortage,
+    members_of,
+    unused_gpus,
+)
 from paceline.config import Config, parse_config
 from paceline.errors import ConfigError
 
@@ -77,3 +84,22 @@ def test_a_shortage_tells_needed_and_available_with_every_number() -> None:
     message = describe_shortage(members, nodes)
     assert "Needed: verifier 0: CPU 4, GPU 1, large_gpu 1." in message
     assert "Available: node 10.0.0.1: CPU 1.5 of 8, large_gpu 0 of 1" in message
+
+
+def test_gpus_that_no_model_asks_for_are_mentioned() -> None:
+    """H05."""
+    gpu_nodes = [Node("10.0.0.1", {"CPU": 8, "GPU": 2}, {}), Node("10.0.0.2", {"CPU": 8}, {})]
+    advice = unused_gpus(Config(), gpu_nodes)
+    assert advice is not None
+    assert "2 GPUs" in advice
+    assert "cluster.verifier.num_gpus" in advice
+    assert "drafter" not in advice, "prompt lookup has no model"
+
+
+def test_nothing_is_said_where_gpus_are_reserved_or_absent_or_refused() -> None:
+    """H05."""
+    gpu_nodes = [Node("10.0.0.1", {"GPU": 1}, {})]
+    on_cpu = config_of(verifier={"model": {"path": "m", "device": "cpu"}})
+    assert unused_gpus(Config(), [Node("10.0.0.1", {"CPU": 8}, {})]) is None
+    assert unused_gpus(config_of(cluster={"verifier": {"num_gpus": 1}}), gpu_nodes) is None
+    assert unused_gpus(on_cpu, gpu_nodes) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -147,6 +148,15 @@ async def test_a_client_that_cancels_ends_the_generator_at_once(
         finally:
             ended.set()
 
+    # Someone holds on to the generator, so that no garbage collector ends it for us.
+    hooks = sys.get_asyncgen_hooks()
+    held: list[Any] = []
+
+    def hold(generator: Any) -> None:
+        held.append(generator)
+        hooks.firstiter(generator)
+
+    sys.set_asyncgen_hooks(firstiter=hold)
     async with serving("unary_stream", stream) as method:
         call = method(b"x")
         assert await call.read() == b"first"
@@ -214,3 +224,34 @@ async def test_two_hundred_cancelled_streams_leave_no_task_behind() -> None:
             call.cancel()
         await eventually(lambda: running == 0, 1)
         await eventually(lambda: len(asyncio.all_tasks()) <= before)
+
+
+async def test_a_stop_lets_the_last_answer_out() -> None:
+    """The handler has returned, its answer of 30 MB is still on its way."""
+    large = b"x" * 30_000_000
+    returning = asyncio.Event()
+
+    async def answer(request: Any, context: Any) -> bytes:
+        returning.set()
+        return large
+
+    factory = grpc.unary_unary_rpc_method_handler(answer)
+    generic = grpc.method_handlers_generic_handler("test.Test", {"Do": factory})
+    shell = ServerShell(
+        "127.0.0.1:0",
+        {"test.Test": lambda server: server.add_generic_rpc_handlers((generic,))},
+        credentials=NO_CREDENTIALS,
+        limits=LIMITS,
+    )
+    await shell.start()
+    async with open_channel(shell.address, NO_CREDENTIALS, LIMITS) as channel:
+        call = asyncio.ensure_future(_call(channel))
+        await returning.wait()
+        await shell.stop(grace_s=30)
+        assert len(await call) == len(large)
+
+
+async def _call(channel: grpc.aio.Channel) -> bytes:
+    method: Any = channel.unary_unary("/test.Test/Do")
+    response: bytes = await method(b"x")
+    return response

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.errors import InvalidArgumentError
-from paceline.sampling.draw import Draw, DraftRow, draw_drafts, stack_draws
+from paceline.sampling.draw import DraftRow, Draw, draw_drafts, stack_draws
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.sampling.probabilities import RowContext, target_probs
 

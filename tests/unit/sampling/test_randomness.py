@@ -54,11 +54,10 @@ def test_philox_gives_the_published_answers(
 def test_the_tensor_form_equals_the_scalar_form_bit_for_bit(
     counter: tuple[int, int, int, int], key: tuple[int, int]
 ) -> None:
-    words = philox_tensor(
-        tuple(torch.tensor([c]) for c in counter),  # type: ignore[arg-type]
-        tuple(torch.tensor([k]) for k in key),  # type: ignore[arg-type]
-    )
-    assert tuple(int(word) for word in words) == philox(counter, key)
+    words = philox_tensor(torch.tensor(counter), torch.tensor(key))
+    assert tuple(words.tolist()) == philox(counter, key)
+    many = philox_tensor(torch.tensor(counter)[:, None].expand(4, 3), torch.tensor(key)[:, None])
+    assert torch.equal(many, words[:, None].expand(4, 3))
 
 
 @settings(derandomize=True, max_examples=100)
@@ -133,7 +132,9 @@ def test_no_noise_exceeds_the_maximum_of_its_group_and_one_id_attains_it() -> No
 def test_noise_has_the_standard_gumbel_law_and_is_independent_within_a_group() -> None:
     """The top-down construction must give independent Gumbel numbers, not only the right maxima."""
     seeds = torch.tensor([seed_words(seed) for seed in range(3000)])
-    noise = member_noise(seeds[:, None], torch.full((3000, 1), 3), torch.arange(4))  # [3000, 4]
+    positions, ids = torch.full((3000, 1), 3), torch.arange(4)
+    peak, member = group_noise(seeds[:, None], positions, torch.zeros_like(positions))
+    noise = member_noise(seeds[:, None], positions, ids, peak, member)  # [3000, 4]
     assert torch.equal(noise[17], gumbel_noise(17, 3, torch.arange(4)))
     for column in noise.T.tolist():
         assert stats.kstest(column, "gumbel_r").pvalue > 1e-3
