@@ -24,8 +24,10 @@ from paceline.types import (
     DrafterEvent,
     DrafterReply,
     OpenSession,
+    PromptLogprobs,
     SessionError,
     SetSpeculation,
+    TokenLogprobs,
     Verdict,
     VerifierEvent,
     VerifierReply,
@@ -69,7 +71,9 @@ class Relay:
         self.had_drafter = False
         self.first_token_s: float | None = None
         """Seconds from `start` to the first committed token."""
+        self._prompt_logprobs: list[TokenLogprobs] = []
         self._router = router
+        self.seed = sampling.seed
         self._sampling = sampling
         self._settings = settings
         self._verifier: WorkerSession[VerifierEvent, VerifierReply] | None = None
@@ -104,6 +108,11 @@ class Relay:
             yield item
             if item.finish_reason is not None:
                 return
+
+    def take_prompt_logprobs(self) -> list[TokenLogprobs]:
+        """Of the prompt's ids from the second on: whole once a verdict has come, then gone."""
+        taken, self._prompt_logprobs = self._prompt_logprobs, []
+        return taken
 
     def taken(self, num_tokens: int) -> None:
         """The client has taken so many tokens in all; lets the verifier go on that far ahead."""
@@ -144,6 +153,10 @@ class Relay:
         self.session.counts.bytes_verifier += num_bytes
         if isinstance(reply, SessionError):
             self._on_verifier_lost(error_from_code(reply.code, reply.message))
+            return
+        if isinstance(reply, PromptLogprobs):
+            if reply.base == len(self._prompt_logprobs) + 1:  # not what a reopening repeats
+                self._prompt_logprobs += reply.logprobs
             return
         if self.first_token_s is None:
             self.first_token_s = time.monotonic() - self._started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from orchestrator.detokenizer import Detokenizer
 from orchestrator.relay import Relay
@@ -46,19 +47,28 @@ class Reply:
             self.finish_reason = FinishReason.STOP
         return [self._token(piece) for piece in pieces]
 
+    def prompt_tokens(self, logprobs: Sequence[TokenLogprobs]) -> list[OutputToken]:
+        """The prompt's ids from the second on with their log-probabilities, if there are any."""
+        token_ids = self._request.prompt[1 : 1 + len(logprobs)]
+        return [
+            self._output(token_id, self._tokenizer.token_text(token_id), None, entry)
+            for token_id, entry in zip(token_ids, logprobs, strict=True)
+        ]
+
     def _token(self, piece: Piece) -> OutputToken:
         self.num_delivered += 1
-        origin, logprobs = self._details.popleft()
+        return self._output(piece.token_id, piece.text, *self._details.popleft())
+
+    def _output(
+        self, token_id: int, text: str, origin: Origin | None, logprobs: TokenLogprobs | None
+    ) -> OutputToken:
         if logprobs is None:
-            return OutputToken(piece.token_id, piece.text, origin)
+            return OutputToken(token_id, text, origin)
         top = zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True)
-        return OutputToken(
-            piece.token_id,
-            piece.text,
-            origin,
-            logprobs.logprob,
-            tuple(TopLogprob(i, self._tokenizer.token_text(i), logprob) for i, logprob in top),
+        alternatives = tuple(
+            TopLogprob(i, self._tokenizer.token_text(i), logprob) for i, logprob in top
         )
+        return OutputToken(token_id, text, origin, logprobs.logprob, alternatives)
 
     def outcome(self, relay: Relay) -> Outcome:
         """How it ended, once `finish_reason` is known."""
@@ -78,7 +88,7 @@ class Reply:
             draft_ms=counts.draft_us / 1e3,
             verify_ms=counts.verify_us / 1e3,
             queue_ms=counts.queue_us / 1e3,
-            seed=self._request.sampling.seed,
+            seed=relay.seed,
             epochs=counts.epochs,
         )
         usage = Usage(len(self._request.prompt), self.num_delivered)

@@ -10,12 +10,13 @@ from orchestrator.stop_strings import check_stops
 from paceline.config import OrchestratorConfig
 from paceline.errors import InvalidArgumentError
 from paceline.generation import GenerateCall
+from paceline.rpc.limits import largest_block_bytes
 from paceline.runtime.tokenizer import Tokenizer
-from paceline.sampling.params import SamplingParams
+from paceline.sampling.params import MAX_SEED, DraftProbsFormat, SamplingParams
 from paceline.types import WorkerInfo
 
 MAX_WINDOW = 256
-MAX_SPECULATIVE_TOKENS = 64
+MAX_SPECULATIVE_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,20 @@ class GenerationRequest:
     stops: tuple[str, ...]
     includes_stop: bool
     settings: RelaySettings
+    num_answers: int
+
+    def answer_sampling(self, index: int) -> SamplingParams:
+        """Answer `index` has the seed after those of the answers before it."""
+        return replace(self.sampling, seed=(self.sampling.seed + index) % (MAX_SEED + 1))
 
 
 def complete_request(
-    call: GenerateCall, *, tokenizer: Tokenizer, target: WorkerInfo, config: OrchestratorConfig
+    call: GenerateCall,
+    *,
+    tokenizer: Tokenizer,
+    target: WorkerInfo,
+    config: OrchestratorConfig,
+    max_message_bytes: int,
 ) -> GenerationRequest:
     """Check and complete a call; tokenises, so run it off the event loop.
 
@@ -59,8 +70,27 @@ def complete_request(
         banned = sampling.bad_words_token_ids + encode_bad_words(tokenizer, call.bad_words)
         sampling = replace(sampling, bad_words_token_ids=banned)
     sampling.check_vocabulary(target.vocab_size)
+    settings = _settings(call, config)
+    block_bytes = largest_block_bytes(
+        num_speculative_tokens=settings.num_speculative_tokens,
+        draft_top_k=settings.draft_top_k,
+        vocab_size=target.vocab_size,
+    )
+    if settings.speculation and block_bytes > max_message_bytes:
+        raise InvalidArgumentError(
+            "num_speculative_tokens",
+            f"{settings.num_speculative_tokens} draft distributions of this format take up to"
+            f" {block_bytes} bytes, a message holds {max_message_bytes}",
+        )
+    num_answers = 1 if call.n is None else call.n
+    _check_range("n", num_answers, config.max_answers)
     return GenerationRequest(
-        prompt, sampling, tuple(call.stop), call.include_stop_in_output, _settings(call, config)
+        prompt,
+        sampling,
+        tuple(call.stop),
+        call.include_stop_in_output,
+        settings,
+        num_answers,
     )
 
 
@@ -80,11 +110,18 @@ def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
         speculation=call.speculation is not False,
         window=window,
         num_speculative_tokens=block,
-        draft_top_k=defaults.draft_top_k,
+        draft_top_k=draft_top_k(call.draft_probs or defaults.draft_probs, config),
         commit_credit=max(config.commit_credit, window),
         failover_timeout_s=config.failover_timeout_s,
         reproducible=reproducible,
     )
+
+
+def draft_top_k(draft_probs: DraftProbsFormat, config: OrchestratorConfig) -> int:
+    """Ids that a draft distribution keeps: 0 is the full vocabulary, 1 a point mass."""
+    if draft_probs is DraftProbsFormat.DENSE:
+        return 0
+    return 1 if draft_probs is DraftProbsFormat.NONE else config.speculation.draft_top_k
 
 
 def _check_range(field: str, value: int, limit: int) -> None:

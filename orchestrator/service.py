@@ -7,6 +7,7 @@ import logging
 from functools import partial
 
 from orchestrator.compatibility import check_drafter, check_verifier
+from orchestrator.request import draft_top_k
 from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from orchestrator.worker import Worker
@@ -67,7 +68,9 @@ async def start(config: Config) -> OrchestratorService:
     router = Router(verifiers, drafters)
     try:
         tokenizer = await _connect(config, verifiers, drafters)
-        servicer = OrchestratorServicer(router, tokenizer, section)
+        servicer = OrchestratorServicer(
+            router, tokenizer, section, max_message_bytes=config.grpc.max_message_bytes
+        )
         shell = ServerShell(
             section.listen,
             {SERVICE_NAME: servicer.add_to},
@@ -111,7 +114,7 @@ async def _connect(
     tokenizer = await asyncio.to_thread(_load_tokenizer, section.tokenizer or target.model)
     check_message_limit(
         num_speculative_tokens=section.speculation.num_speculative_tokens,
-        draft_top_k=section.speculation.draft_top_k,
+        draft_top_k=draft_top_k(section.speculation.draft_probs, section),
         vocab_size=target.vocab_size,
         limits=config.grpc,
     )

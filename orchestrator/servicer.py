@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
 
+from orchestrator.merge import merge
 from orchestrator.relay import Relay
 from orchestrator.reply import Reply
 from orchestrator.request import GenerationRequest, complete_request
@@ -33,11 +35,19 @@ SERVICE_NAME = "paceline.v1.Orchestrator"
 class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
     """`Generate` and `Status`."""
 
-    def __init__(self, router: Router, tokenizer: Tokenizer, config: OrchestratorConfig) -> None:
+    def __init__(
+        self,
+        router: Router,
+        tokenizer: Tokenizer,
+        config: OrchestratorConfig,
+        *,
+        max_message_bytes: int,
+    ) -> None:
         self.num_sessions = 0
         self._router = router
         self._tokenizer = tokenizer
         self._config = config
+        self._max_message_bytes = max_message_bytes
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register with a server."""
@@ -48,22 +58,20 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         request: orchestrator_pb2.GenerateRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
-        if self.num_sessions >= self._config.max_sessions:
+        generation = await self._decode(request)
+        num_answers = generation.num_answers
+        if self.num_sessions + num_answers > self._config.max_sessions:
             raise ResourceExhaustedError(
                 f"{self.num_sessions} sessions are live, the limit is {self._config.max_sessions}"
             )
-        self.num_sessions += 1
+        self.num_sessions += num_answers
+        answers = merge([self._answer(generation, index) for index in range(num_answers)])
         try:
-            generation = await self._decode(request)
-            relay = Relay(self._router, generation.prompt, generation.sampling, generation.settings)
-            try:
-                relay.start()
-                async for response in self._run(relay, generation):
+            async with aclosing(answers):
+                async for response in answers:
                     yield response
-            finally:
-                relay.close()
         finally:
-            self.num_sessions -= 1
+            self.num_sessions -= num_answers
 
     async def _decode(self, request: orchestrator_pb2.GenerateRequest) -> GenerationRequest:
         defaults = SamplingParams(
@@ -73,21 +81,33 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         target = self._router.verifier().info
         assert target is not None, "a connected worker has described itself"
         return await asyncio.to_thread(
-            complete_request, call, tokenizer=self._tokenizer, target=target, config=self._config
+            complete_request,
+            call,
+            tokenizer=self._tokenizer,
+            target=target,
+            config=self._config,
+            max_message_bytes=self._max_message_bytes,
         )
 
-    async def _run(
-        self, relay: Relay, generation: GenerationRequest
-    ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
+    async def _answer(
+        self, generation: GenerationRequest, index: int
+    ) -> AsyncGenerator[orchestrator_pb2.GenerateResponse, None]:
+        sampling = generation.answer_sampling(index)
+        relay = Relay(self._router, generation.prompt, sampling, generation.settings)
         reply = Reply(generation, self._tokenizer)
-        async for verdict in relay.verdicts():
-            tokens = reply.add(verdict)
-            if tokens:
-                yield encode_tokens(tokens)
-            if reply.finish_reason is not None:
-                break
-            relay.taken(reply.num_taken)
-        yield encode_outcome(reply.outcome(relay))
+        try:
+            relay.start()
+            async for verdict in relay.verdicts():
+                prompt_tokens = reply.prompt_tokens(relay.take_prompt_logprobs())
+                tokens = reply.add(verdict)
+                if tokens or prompt_tokens:
+                    yield encode_tokens(tokens, index=index, prompt_tokens=prompt_tokens)
+                if reply.finish_reason is not None:
+                    break
+                relay.taken(reply.num_taken)
+            yield encode_outcome(reply.outcome(relay), index=index)
+        finally:
+            relay.close()
 
     async def Status(  # noqa: N802
         self, request: orchestrator_pb2.StatusRequest, context: grpc.aio.ServicerContext[Any, Any]

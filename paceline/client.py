@@ -22,7 +22,7 @@ from paceline.client_values import (
     Token,
 )
 from paceline.config import GrpcConfig, SecurityConfig
-from paceline.errors import PacelineError
+from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.generation import TopLogprob, Usage, WorkerStatus
 from paceline.rpc.channel import open_channel
 from paceline.rpc.codec.client import decode_response, decode_status, encode_generate
@@ -113,12 +113,18 @@ class Client:
         It needs no open client and runs an event loop and a channel of its own, so it may be called
         from any thread that has no running loop; `RuntimeError` otherwise.
         """
+        if (fields.get("n") or 1) > 1:
+            raise InvalidArgumentError("n", "use generate_texts for several answers")
+        return self.generate_texts(**fields)[0]
+
+    def generate_texts(self, **fields: Unpack[GenerateFields]) -> list[GenerateResult]:
+        """The same for a request of `n` answers, in the order of their index."""
         request = encode_generate(**fields)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(self._collect(request))
-        raise RuntimeError("generate_text blocks; inside an event loop use generate")
+        raise RuntimeError("generate_texts blocks; inside an event loop use generate")
 
     async def status(self) -> ServiceStatus:
         """What the orchestrator serves, and its workers."""
@@ -128,7 +134,7 @@ class Client:
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
 
-    async def _collect(self, request: orchestrator_pb2.GenerateRequest) -> GenerateResult:
+    async def _collect(self, request: orchestrator_pb2.GenerateRequest) -> list[GenerateResult]:
         own = Client(
             self._address,
             security=self._security,
@@ -136,7 +142,7 @@ class Client:
             timeout_s=self._timeout_s,
         )
         async with own:
-            return GenerateResult.of([chunk async for chunk in own._stream(request)])
+            return GenerateResult.all_of([chunk async for chunk in own._stream(request)])
 
     async def _stream(
         self, request: orchestrator_pb2.GenerateRequest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from paceline.generation import SpeculationStats, TopLogprob, Usage, WorkerStatus
-from paceline.sampling.params import Acceptance
+from paceline.sampling.params import Acceptance, DraftProbsFormat
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,6 +29,10 @@ class GenerateFields(TypedDict, total=False):
     window: int | None
     """Draft tokens that may be outstanding."""
     num_speculative_tokens: int | None
+    draft_probs: DraftProbsFormat | str | None
+    """How much of the draft distributions travels: `sparse`, `dense` or `none`."""
+    n: int | None
+    """Answers to the same prompt; answer i has the seed `seed + i`."""
     stop: str | Iterable[str] | None
     """Strings that end the text; nothing of one is returned unless `include_stop_in_output`."""
     include_stop_in_output: bool | None
@@ -52,6 +56,8 @@ class GenerateFields(TypedDict, total=False):
     seed: int | None
     logprobs: int | None
     """0 or more: each token's log-probability, and those of so many alternatives."""
+    prompt_logprobs: int | None
+    """0 or more: the same for the prompt's ids from the second on."""
     acceptance: Acceptance | str | None
     """`rejection`, `block` or `coupled`."""
 
@@ -83,15 +89,19 @@ class Stats(SpeculationStats):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens that arrived together; the last chunk also says how it ended.
+    """Tokens of one answer that arrived together; its last chunk also says how it ended.
 
-    `finish_reason` is "stop", "length", "cancelled" or "error".
+    `finish_reason` is "stop", "length", "cancelled" or "error". `index` says which of the `n`
+    answers this is. `prompt_tokens`, of origin "prompt", are the prompt's from the second on, in
+    the first chunk if their log-probabilities were asked for.
     """
 
     tokens: tuple[Token, ...]
     finish_reason: str | None = None
     usage: Usage | None = None
     stats: Stats | None = None
+    index: int = 0
+    prompt_tokens: tuple[Token, ...] = ()
 
     @property
     def text(self) -> str:
@@ -107,16 +117,24 @@ class GenerateResult:
     finish_reason: str
     usage: Usage
     stats: Stats
+    prompt_tokens: tuple[Token, ...] = ()
+
+    @classmethod
+    def all_of(cls, chunks: Sequence[Chunk]) -> list[Self]:
+        """Join the chunks of each answer, in the order of their index."""
+        indexes = sorted({chunk.index for chunk in chunks})
+        return [cls.of([chunk for chunk in chunks if chunk.index == i]) for i in indexes]
 
     @classmethod
     def of(cls, chunks: Sequence[Chunk]) -> Self:
-        """Join a generation's chunks. Raises `ValueError` if the last has no outcome."""
+        """Join one answer's chunks. Raises `ValueError` if the last has no outcome."""
         last = chunks[-1] if chunks else Chunk(())
         if last.finish_reason is None or last.usage is None or last.stats is None:
             raise ValueError("the chunks do not end with an outcome")
         tokens = tuple(token for chunk in chunks for token in chunk.tokens)
         text = "".join(token.text for token in tokens)
-        return cls(text, tokens, last.finish_reason, last.usage, last.stats)
+        prompt_tokens = tuple(token for chunk in chunks for token in chunk.prompt_tokens)
+        return cls(text, tokens, last.finish_reason, last.usage, last.stats, prompt_tokens)
 
     @property
     def token_ids(self) -> list[int]:

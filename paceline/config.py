@@ -12,7 +12,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paceline.errors import ConfigError
-from paceline.sampling.params import Acceptance
+from paceline.sampling.params import Acceptance, DraftProbsFormat
 
 MAX_PORT = 65535
 
@@ -131,10 +131,12 @@ class VerifierConfig(Section):
 class SpeculationConfig(Section):
     """Defaults of a request's speculation."""
 
-    num_speculative_tokens: int = Field(default=4, ge=1, le=64)
+    num_speculative_tokens: int = Field(default=4, ge=1, le=32)
     window: int = Field(default=12, ge=1, le=256)
-    draft_top_k: int = Field(default=64, ge=0)
-    """Ids kept in a draft distribution on the wire; 0 sends the full vocabulary."""
+    draft_probs: DraftProbsFormat = DraftProbsFormat.SPARSE
+    """How much of a draft distribution travels: `sparse`, `dense` or `none`."""
+    draft_top_k: int = Field(default=64, ge=2, le=4096)
+    """Ids that a sparse draft distribution keeps."""
     acceptance: Acceptance = Acceptance.REJECTION
 
 
@@ -142,9 +144,11 @@ class OrchestratorConfig(Section):
     """The orchestrator service."""
 
     listen: ListenAddress = "127.0.0.1:50050"
-    drafters: tuple[PeerAddress, ...] = ()
-    """Addresses of drafters started by hand; with Ray they are found by name."""
+    drafters: tuple[PeerAddress, ...] | None = None
+    """Addresses of drafters started by hand (with Ray they are found by name); unset takes
+    `drafter.listen`, an empty list runs without."""
     verifiers: tuple[PeerAddress, ...] = ()
+    """Addresses of verifiers started by hand; empty takes `verifier.listen`."""
     tokenizer: str | None = None
     """Where the tokenizer lies; unset takes the verifier's model."""
     speculation: SpeculationConfig = SpeculationConfig()
@@ -153,6 +157,8 @@ class OrchestratorConfig(Section):
     commit_credit: int = Field(default=256, ge=8)
     """Tokens that the verifier may commit ahead of what the client has taken."""
     max_sessions: int = Field(default=1024, ge=1)
+    max_answers: int = Field(default=16, ge=1, le=1024)
+    """Limit of a request's `n`."""
     connect_timeout_s: float = Field(default=30.0, gt=0)
     """How long start-up waits for the workers."""
     failover_timeout_s: float = Field(default=3.0, ge=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.sampling.params import SamplingParams
+from paceline.sampling.params import DraftProbsFormat, SamplingParams
 from paceline.types import FinishReason, Origin, WorkerInfo
 
 
@@ -28,6 +28,8 @@ class GenerateCall:
     stop: Sequence[str]
     include_stop_in_output: bool
     bad_words: Sequence[str]
+    draft_probs: DraftProbsFormat | None = None
+    n: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,11 @@ class TopLogprob:
 
 @dataclass(frozen=True, slots=True)
 class OutputToken:
-    """A delivered token: `text` is what it adds, perhaps nothing."""
+    """A delivered token: `text` is what it adds, perhaps nothing. The prompt's have no origin."""
 
     id: int
     text: str
-    origin: Origin
+    origin: Origin | None
     logprob: float | None = None
     top_logprobs: tuple[TopLogprob, ...] = ()
 

@@ -53,7 +53,8 @@ class OpenSession:
     `token_ids` is the prompt followed by what was committed before a reopening; `prompt_length`
     says where the prompt ends. `sampling.max_tokens` counts from the end of the prompt.
     `reproducible`: the same request gives the same ids again, so nothing that depends on timing
-    may decide which numbers a token is drawn with (see `docs/decisions/`).
+    may decide which numbers a token is drawn with (see `docs/decisions/`). `grammar` is what the
+    output must match, as llguidance reads it; empty allows anything.
     """
 
     session_id: SessionId
@@ -69,6 +70,7 @@ class OpenSession:
     eos_token_ids: tuple[int, ...]
     vocab_size: int
     reproducible: bool = False
+    grammar: str = ""
     trace_context: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -172,6 +174,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log-probabilities of the prompt's ids from position `base` on, before the first verdict."""
+
+    session_id: SessionId
+    base: int
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SessionError:
     """A session failed and was freed; `code` is the name of a gRPC status code."""
 
@@ -205,4 +216,4 @@ class WorkerInfo:
 DrafterEvent: TypeAlias = OpenSession | Advance | CloseSession
 DrafterReply: TypeAlias = DraftBlock | SessionError
 VerifierEvent: TypeAlias = OpenSession | DraftBlock | Credit | SetSpeculation | CloseSession
-VerifierReply: TypeAlias = Verdict | SessionError
+VerifierReply: TypeAlias = Verdict | PromptLogprobs | SessionError

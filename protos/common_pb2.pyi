@@ -72,7 +72,7 @@ class TokenSequence(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words_token_ids", "min_tokens", "max_tokens", "stop_token_ids", "ignore_eos", "seed", "logprobs", "acceptance")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words_token_ids", "min_tokens", "max_tokens", "stop_token_ids", "ignore_eos", "seed", "logprobs", "acceptance", "prompt_logprobs")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class SamplingParams(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -109,10 +110,11 @@ class SamplingParams(_message.Message):
     seed: int
     logprobs: int
     acceptance: Acceptance
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words_token_ids: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., seed: _Optional[int] = ..., logprobs: _Optional[int] = ..., acceptance: _Optional[_Union[Acceptance, str]] = ...) -> None: ...
+    prompt_logprobs: int
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words_token_ids: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., seed: _Optional[int] = ..., logprobs: _Optional[int] = ..., acceptance: _Optional[_Union[Acceptance, str]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("token_ids", "prompt_length", "sampling", "window", "num_speculative_tokens", "draft_top_k", "committed_limit", "speculation", "epoch", "eos_token_ids", "vocab_size", "trace_context", "reproducible")
+    __slots__ = ("token_ids", "prompt_length", "sampling", "window", "num_speculative_tokens", "draft_top_k", "committed_limit", "speculation", "epoch", "eos_token_ids", "vocab_size", "trace_context", "reproducible", "grammar")
     class TraceContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +135,7 @@ class OpenSession(_message.Message):
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     REPRODUCIBLE_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     prompt_length: int
     sampling: SamplingParams
@@ -146,7 +149,8 @@ class OpenSession(_message.Message):
     vocab_size: int
     trace_context: _containers.ScalarMap[str, str]
     reproducible: bool
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draft_top_k: _Optional[int] = ..., committed_limit: _Optional[int] = ..., speculation: _Optional[bool] = ..., epoch: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., reproducible: _Optional[bool] = ...) -> None: ...
+    grammar: str
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draft_top_k: _Optional[int] = ..., committed_limit: _Optional[int] = ..., speculation: _Optional[bool] = ..., epoch: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., reproducible: _Optional[bool] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class CloseSession(_message.Message):
     __slots__ = ()

@@ -1,5 +1,6 @@
 from protos import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -7,8 +8,19 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class DraftProbsFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAFT_PROBS_FORMAT_UNSPECIFIED: _ClassVar[DraftProbsFormat]
+    DRAFT_PROBS_FORMAT_SPARSE: _ClassVar[DraftProbsFormat]
+    DRAFT_PROBS_FORMAT_DENSE: _ClassVar[DraftProbsFormat]
+    DRAFT_PROBS_FORMAT_NONE: _ClassVar[DraftProbsFormat]
+DRAFT_PROBS_FORMAT_UNSPECIFIED: DraftProbsFormat
+DRAFT_PROBS_FORMAT_SPARSE: DraftProbsFormat
+DRAFT_PROBS_FORMAT_DENSE: DraftProbsFormat
+DRAFT_PROBS_FORMAT_NONE: DraftProbsFormat
+
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "messages", "token_ids", "sampling", "speculation", "window", "num_speculative_tokens", "stop", "include_stop_in_output", "bad_words")
+    __slots__ = ("prompt", "messages", "token_ids", "sampling", "speculation", "window", "num_speculative_tokens", "stop", "include_stop_in_output", "bad_words", "draft_probs", "n", "guided_json", "guided_regex", "guided_choice")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +31,11 @@ class GenerateRequest(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_STOP_IN_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    GUIDED_JSON_FIELD_NUMBER: _ClassVar[int]
+    GUIDED_REGEX_FIELD_NUMBER: _ClassVar[int]
+    GUIDED_CHOICE_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -29,7 +46,12 @@ class GenerateRequest(_message.Message):
     stop: _containers.RepeatedScalarFieldContainer[str]
     include_stop_in_output: bool
     bad_words: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, prompt: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., speculation: _Optional[bool] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., include_stop_in_output: _Optional[bool] = ..., bad_words: _Optional[_Iterable[str]] = ...) -> None: ...
+    draft_probs: DraftProbsFormat
+    n: int
+    guided_json: str
+    guided_regex: str
+    guided_choice: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, prompt: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., speculation: _Optional[bool] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., include_stop_in_output: _Optional[bool] = ..., bad_words: _Optional[_Iterable[str]] = ..., draft_probs: _Optional[_Union[DraftProbsFormat, str]] = ..., n: _Optional[int] = ..., guided_json: _Optional[str] = ..., guided_regex: _Optional[str] = ..., guided_choice: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content")
@@ -40,12 +62,16 @@ class ChatMessage(_message.Message):
     def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("tokens", "outcome")
+    __slots__ = ("tokens", "outcome", "index", "prompt_tokens")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     outcome: Outcome
-    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ...) -> None: ...
+    index: int
+    prompt_tokens: _containers.RepeatedCompositeFieldContainer[Token]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., index: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("id", "text", "origin", "logprob", "top_logprobs")

@@ -48,14 +48,24 @@ class VerifyResponse(_message.Message):
     def __init__(self, replies: _Optional[_Iterable[_Union[VerifierReply, _Mapping]]] = ...) -> None: ...
 
 class VerifierReply(_message.Message):
-    __slots__ = ("session_id", "verdict", "error")
+    __slots__ = ("session_id", "verdict", "error", "prompt_logprobs")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     verdict: Verdict
     error: _common_pb2.SessionError
-    def __init__(self, session_id: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.SessionError, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: PromptLogprobs
+    def __init__(self, session_id: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.SessionError, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("base", "logprobs")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, base: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("logprob", "top_token_ids", "top_logprobs")

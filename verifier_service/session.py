@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from paceline.errors import InvalidArgumentError
 from paceline.runtime.page_table import PageTable
 from paceline.sampling.acceptance import Judgement
 from paceline.sampling.judge import Trial
+from paceline.sampling.logprobs import token_logprobs
 from paceline.sampling.params import Acceptance
 from paceline.types import (
     DraftBlock,
@@ -16,6 +19,7 @@ from paceline.types import (
     OpenSession,
     Origin,
     PassTimings,
+    PromptLogprobs,
     TokenLogprobs,
     Verdict,
 )
@@ -44,6 +48,11 @@ class PassPlan:
         """Input tokens. Draft i is judged by the output at the token before it, so without a next
         token the last draft is no input."""
         return self.num_uncached + self.num_rows - 1
+
+    def chunk_of(self, budget: int) -> int:
+        """Inputs of the next pass under a budget. Short of all, it leaves the last committed token
+        to a later one: the rows of logits begin there."""
+        return self.num_inputs if budget >= self.num_inputs else min(budget, self.num_uncached - 1)
 
 
 class VerifierSession:
@@ -175,9 +184,13 @@ class VerifierSession:
         left = self.opening.max_length - len(self.tokens)
         return max(1, min(self.tail.first_block, left))
 
+    @property
+    def num_cached(self) -> int:
+        """Tokens in the KV cache."""
+        return 0 if self.table is None else self.table.length
+
     def _num_uncached(self) -> int:
-        assert self.table is not None
-        return len(self.tokens) - self.table.length
+        return len(self.tokens) - self.num_cached
 
     def _expects_drafts(self) -> bool:
         """Whether waiting may bring drafts: not from a drafter that is off, late or at rest."""
@@ -209,6 +222,21 @@ class VerifierSession:
         stops_and_waits = opening.window <= opening.num_speculative_tokens
         return self._drafter_rests() and (stops_and_waits or not opening.reproducible)
 
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether the rows of the prompt itself are asked for, and not read yet."""
+        asked = self._params.prompt_logprobs is not None
+        return asked and len(self.tokens) == self.opening.prompt_length
+
+    def prompt_logprobs(self, base: int, logits: Tensor) -> PromptLogprobs:
+        """Log-probabilities of the prompt's ids from `base` on, from their rows `[n, vocab]`."""
+        token_ids = self.tokens[base : base + len(logits)]
+        top_k = self._params.prompt_logprobs or 0
+        entries = token_logprobs(logits, token_ids, top_k)
+        return PromptLogprobs(
+            self.opening.session_id, base, tuple(TokenLogprobs(*entry) for entry in entries)
+        )
+
     def inputs(self, num_tokens: int) -> list[int]:
         """The first input ids of the next pass: uncached committed tokens, then drafts."""
         assert self.table is not None
@@ -231,6 +259,11 @@ class VerifierSession:
     def waited_us(self, started: float) -> int:
         """Microseconds from being ready to the start of a pass."""
         return 0 if self._ready_since is None else int((started - self._ready_since) * 1e6)
+
+    def roll_back(self, plan: PassPlan) -> None:
+        """Forget what a pass cached that failed before anything was committed."""
+        assert self.table is not None
+        self.table.truncate(min(self.table.length, len(self.tokens) - plan.num_uncached))
 
     # --- the one commit point ---------------------------------------------------------------
 

@@ -11,6 +11,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import torch
+from torch import Tensor
+
 from paceline.config import VerifierConfig
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
 from paceline.runtime.admission import AdmissionQueue
@@ -50,6 +53,18 @@ class _Entry:
     @property
     def is_complete(self) -> bool:
         return self.num_granted == self.plan.num_inputs
+
+    @property
+    def num_trial_rows(self) -> int:
+        """Rows of logits for the judge, the last ones."""
+        return self.plan.num_rows if self.is_complete else 0
+
+    @property
+    def num_prompt_rows(self) -> int:
+        """Rows before them, if the prompt's own log-probabilities are asked for."""
+        if not self.session.wants_prompt_logprobs:
+            return 0
+        return min(self.num_granted, self.plan.num_uncached - 1)
 
 
 class Verifier:
@@ -164,12 +179,11 @@ class Verifier:
             self._config.runtime.max_batch_tokens,
         )
         wanted = zip(decodes + prefills, decode_grants + prefill_grants, strict=True)
-        turn = next(self._turn)
         entries = []
         for (key, session, plan), granted in wanted:
             if granted:
-                session.last_served = turn
-                entries.append(_Entry(key, session, plan, granted))
+                session.last_served = next(self._turn)
+                entries.append(_Entry(key, session, plan, plan.chunk_of(granted)))
         return entries
 
     def _run(self, entries: list[_Entry], now: float) -> Replies:
@@ -177,6 +191,8 @@ class Verifier:
         try:
             return self._pass(entries, now)
         except Exception as error:
+            for entry in entries:
+                entry.session.roll_back(entry.plan)
             if len(entries) > 1:
                 return [reply for entry in entries for reply in self._run([entry], now)]
             logger.exception("pass of session %d failed", entries[0].key[1])
@@ -192,8 +208,10 @@ class Verifier:
 
     def _pass(self, entries: list[_Entry], now: float) -> Replies:
         started = time.perf_counter()
+        bases = [entry.session.num_cached + 1 for entry in entries]
         logits = self._runner.forward([_chunk(entry) for entry in entries])
         forwarded = time.perf_counter()
+        logits, read = _split_prompt_rows(logits, entries, bases)
         complete = [entry for entry in entries if entry.is_complete]
         judgements = judge_pass(logits, [entry.session.trial(entry.plan) for entry in complete])
         judged = time.perf_counter()
@@ -206,7 +224,7 @@ class Verifier:
         )
         self.counters["passes"] += 1
         self.counters["rows"] += timings.rows
-        return [
+        return read + [
             self._commit(entry, judgement, replace(timings, queue_us=entry.session.waited_us(now)))
             for entry, judgement in zip(complete, judgements, strict=True)
         ]
@@ -243,8 +261,25 @@ class Verifier:
 def _chunk(entry: _Entry) -> Chunk:
     session = entry.session
     assert session.table is not None
-    num_logits = entry.plan.num_rows if entry.is_complete else 0
+    num_logits = entry.num_prompt_rows + entry.num_trial_rows
     return Chunk(session.table, session.inputs(entry.num_granted), num_logits)
+
+
+def _split_prompt_rows(
+    logits: Tensor, entries: list[_Entry], bases: list[int]
+) -> tuple[Tensor, Replies]:
+    """Take the prompts' own rows, which come first in each entry's, out of a pass's logits."""
+    counts = [entry.num_prompt_rows for entry in entries]
+    if not any(counts):
+        return logits, []
+    parts = logits.split([entry.num_prompt_rows + entry.num_trial_rows for entry in entries])
+    replies: Replies = [
+        (entry.key[0], entry.session.prompt_logprobs(base, part[:count]))
+        for entry, base, part, count in zip(entries, bases, parts, counts, strict=True)
+        if count
+    ]
+    rest = [part[count:] for part, count in zip(parts, counts, strict=True)]
+    return torch.cat(rest), replies
 
 
 def check_opening(opening: OpenSession, runner: Runner) -> None:

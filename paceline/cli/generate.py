@@ -15,7 +15,7 @@ from paceline.cli.paint import legend, summary, token_text
 from paceline.cli.run import run
 from paceline.client import Client
 from paceline.client_values import GenerateFields, GenerateResult
-from paceline.sampling.params import Acceptance
+from paceline.sampling.params import Acceptance, DraftProbsFormat
 
 _SAMPLING, _ENDING, _SPECULATION, _OUTPUT = "Sampling", "Ending", "Speculation", "Output"
 
@@ -79,6 +79,13 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
     num_speculative_tokens: Annotated[
         int | None, _option("Draft block length.", _SPECULATION)
     ] = None,
+    draft_probs: Annotated[
+        DraftProbsFormat | None, _option("What travels of draft distributions.", _SPECULATION)
+    ] = None,
+    n: Annotated[int | None, _option("Answers; needs --json above 1.", _OUTPUT, "--n")] = None,
+    prompt_logprobs: Annotated[
+        int | None, _option("With --json: the same for the prompt.", _OUTPUT, metavar="K")
+    ] = None,
     logprobs: Annotated[
         int | None,
         _option("With --json: log-probabilities, and K alternatives.", _OUTPUT, metavar="K"),
@@ -133,15 +140,22 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
         "acceptance": acceptance,
         "window": window,
         "num_speculative_tokens": num_speculative_tokens,
+        "draft_probs": draft_probs,
         "logprobs": logprobs,
+        "prompt_logprobs": prompt_logprobs,
+        "n": n,
     }
     if chat:
         fields["messages"] = [{"role": "user", "content": text}]
     else:
         fields["prompt"] = text
     if as_json:
-        result = run(_collect(client, fields))
-        sys.stdout.write(json.dumps(json_object(result), ensure_ascii=False) + "\n")
+        results = run(_collect(client, fields))
+        objects = [json_object(result) for result in results]
+        value = objects[0] if len(objects) == 1 else {"choices": objects}
+        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    elif n is not None and n > 1:
+        raise typer.BadParameter(f"--n {n}: several answers are printed with --json only")
     else:
         terminal = _is_terminal()
         by_default = terminal and not os.environ.get("NO_COLOR")
@@ -159,6 +173,8 @@ def json_object(result: GenerateResult) -> dict[str, Any]:
     if any(token.logprob is not None for token in tokens):
         value["logprobs"] = result.logprobs
         value["top_logprobs"] = [[asdict(top) for top in token.top_logprobs] for token in tokens]
+    if result.prompt_tokens:
+        value["prompt_logprobs"] = [None, *(token.logprob for token in result.prompt_tokens)]
     stats = {**asdict(result.stats), "acceptance_rate": result.stats.acceptance_rate}
     value |= {
         "finish_reason": result.finish_reason,
@@ -172,9 +188,9 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-async def _collect(client: Client, fields: GenerateFields) -> GenerateResult:
+async def _collect(client: Client, fields: GenerateFields) -> list[GenerateResult]:
     async with client:
-        return GenerateResult.of([chunk async for chunk in client.generate(**fields)])
+        return GenerateResult.all_of([chunk async for chunk in client.generate(**fields)])
 
 
 async def _print(client: Client, fields: GenerateFields, *, color: bool, terminal: bool) -> None:

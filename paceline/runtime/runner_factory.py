@@ -38,8 +38,9 @@ def build_runner(
     """Switch a model to ragged attention, check it, and allocate its KV pool.
 
     `vocab_size` is the number of ids of the tokenizer; a wider head is cut to it, None takes the
-    whole head. Raises `ModelLoadError`.
+    whole head. A model serves one runner. Raises `ModelLoadError`.
     """
+    assert loaded.model.config._attn_implementation != ATTENTION_NAME, "serves a runner already"
     if vocab_size is None:
         vocab_size = loaded.vocab_width
     if vocab_size > loaded.vocab_width:

@@ -38,10 +38,17 @@ class ScriptedRunner:
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         self.passes.append([(len(chunk.token_ids), chunk.num_logits) for chunk in chunks])
-        rows = [row for chunk in chunks for row in self._run(chunk)]
+        lengths = [chunk.table.length for chunk in chunks]
+        try:
+            rows = [row for chunk in chunks for row in self._run(chunk)]
+        except BaseException:
+            for chunk, length in zip(chunks, lengths, strict=True):
+                chunk.table.truncate(length)
+            raise
         return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
 
     def _run(self, chunk: Chunk) -> list[Tensor]:
+        assert 0 <= chunk.num_logits <= len(chunk.token_ids) > 0
         table = chunk.table
         start = table.length
         table.grow(len(chunk.token_ids))

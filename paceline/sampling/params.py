@@ -23,6 +23,14 @@ class Acceptance(enum.Enum):
     COUPLED = "coupled"
 
 
+class DraftProbsFormat(enum.Enum):
+    """How much of a draft distribution travels to the verifier for a sampled request."""
+
+    SPARSE = "sparse"
+    DENSE = "dense"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """What shapes the target distribution, with OpenAI's and vLLM's names.
@@ -30,7 +38,7 @@ class SamplingParams:
     Raises `InvalidArgumentError` naming the field. Ids are checked against a vocabulary by
     `check_vocabulary`. `temperature` 0 is greedy; `top_k` 0 keeps every id; an empty
     `allowed_token_ids` allows every id; `logprobs` None asks for none and k >= 0 for the token's
-    own and the k most likely alternatives.
+    own and the k most likely alternatives; `prompt_logprobs` the same for the prompt's ids.
     """
 
     temperature: float = 1.0
@@ -51,6 +59,7 @@ class SamplingParams:
     seed: int = 0
     logprobs: int | None = None
     acceptance: Acceptance = Acceptance.REJECTION
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _check_real("temperature", self.temperature, 0.0)
@@ -74,6 +83,8 @@ class SamplingParams:
         _check_int("seed", self.seed, 0, MAX_SEED)
         if self.logprobs is not None:
             _check_int("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            _check_int("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
         if not isinstance(self.acceptance, Acceptance):
             raise InvalidArgumentError("acceptance", f"unknown rule {self.acceptance!r}")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray._common.utils import reset_ray_address
 from ray.cluster_utils import Cluster as SimulatedCluster
 
 from paceline.config import Config, parse_config
@@ -41,6 +42,8 @@ def ray_address(import_path: None) -> Iterator[str]:
         initialize_head=True,
         head_node_args={"num_cpus": 4, "object_store_memory": STORE_BYTES},
     )
+    # It announced itself as this machine's cluster; other programs must not join it.
+    reset_ray_address()
     for resource in ("small_gpu", "large_gpu"):
         simulated.add_node(num_cpus=1, resources={resource: 1}, object_store_memory=STORE_BYTES)
     simulated.wait_for_nodes()

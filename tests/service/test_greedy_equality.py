@@ -13,6 +13,8 @@ from support.services import Stack, running, settings
 PROMPT = "The cat sat on the mat; the cat"
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT_TEXT = "user: hi\nassistant:"
+REPEATED = 2 * list(range(5, 18))
+"""Something for prompt lookup to find."""
 NUM_TOKENS = 48
 
 
@@ -30,7 +32,7 @@ async def test_any_drafter_and_window_gives_the_targets_own_greedy_text(
     ways: list[tuple[dict[str, Any], list[int], tuple[int, ...]]] = [
         ({"prompt": PROMPT}, byte_ids(PROMPT), (4,)),
         ({"messages": MESSAGES}, byte_ids(CHAT_TEXT), (4,)),
-        ({"token_ids": list(range(5, 30))}, list(range(5, 30)), (1, 4, 12)),
+        ({"token_ids": REPEATED}, REPEATED, (1, 4, 12)),
     ]
     async with running(settings(target, drafts[draft])) as stack:
         for given, prompt_ids, windows in ways:

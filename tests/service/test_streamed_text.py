@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.byte_tokenizer import EOS_ID
-from support.services import Stack, collect, scripted
+from support.services import Stack, collect, scripted, until
 from torch import Tensor
 
 from paceline.runtime.scripted import ScriptedRunner
@@ -121,6 +121,4 @@ async def test_the_client_stops_the_workers_when_a_stop_string_is_found(
             stack.client, token_ids=list(PROMPT), temperature=0, max_tokens=800, stop="STOP"
         )
         assert result.text == "so far, "
-        from support.services import until
-
         await until(stack.is_idle, what="pages are freed")

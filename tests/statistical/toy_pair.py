@@ -26,22 +26,35 @@ def _number(tokens: Tokens) -> int:
 
 @dataclass(frozen=True)
 class ToyPair:
-    """Logits float64, random but fixed for each prefix; the draft is the target with noise."""
+    """Logits float64, random but fixed for each prefix; the draft is the target with noise.
+
+    `habit` is the share of the logits that is the same after every prefix. With it a number used
+    again tends to give the same token again, which makes mistakes in the use of numbers show.
+    """
 
     vocab_size: int
     params: SamplingParams
     draft_top_k: int = 0
     spread: float = 1.5
     disagreement: float = 1.0
+    habit: float = 0.0
 
     def target_logits(self, tokens: Tokens) -> Tensor:
-        generator = torch.Generator().manual_seed(_number(tokens))
-        return self.spread * torch.randn(self.vocab_size, generator=generator, dtype=torch.float64)
+        return self.spread * self._random(tokens, 0)
 
     def draft_logits(self, tokens: Tokens) -> Tensor:
-        generator = torch.Generator().manual_seed(_number(tokens) + 10**9)
-        noise = torch.randn(self.vocab_size, generator=generator, dtype=torch.float64)
-        return self.target_logits(tokens) + self.disagreement * noise
+        return self.target_logits(tokens) + self.disagreement * self._random(tokens, 10**9)
+
+    def _random(self, tokens: Tokens, stream: int) -> Tensor:
+        own, common = (
+            torch.randn(
+                self.vocab_size,
+                generator=torch.Generator().manual_seed(number + stream),
+                dtype=torch.float64,
+            )
+            for number in (_number(tokens), 0)
+        )
+        return (1.0 - self.habit) * own + self.habit * common
 
     def context(self, tokens: Tokens, drafts: Tokens = ()) -> RowContext:
         return RowContext(self.params, tokens, len(PROMPT), (), drafts)

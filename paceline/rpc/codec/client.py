@@ -10,9 +10,15 @@ from paceline.client_values import Chunk, GenerateFields, ServiceStatus, Stats, 
 from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.generation import TopLogprob, Usage, WorkerStatus
 from paceline.rpc.codec.describe import decode_worker_info
-from paceline.rpc.codec.enums import decode_finish_reason, decode_origin, encode_acceptance
+from paceline.rpc.codec.enums import (
+    EnumT,
+    decode_finish_reason,
+    decode_origin,
+    encode_acceptance,
+    encode_draft_probs_format,
+)
 from paceline.rpc.codec.sampling import SCALARS, extend_field, set_field
-from paceline.sampling.params import Acceptance
+from paceline.sampling.params import Acceptance, DraftProbsFormat
 from protos import common_pb2, orchestrator_pb2
 
 if TYPE_CHECKING:
@@ -23,6 +29,7 @@ _REQUEST_SCALARS = (
     "speculation",
     "window",
     "num_speculative_tokens",
+    "n",
     "include_stop_in_output",
 )
 
@@ -47,6 +54,9 @@ def encode_generate(**given: Unpack[GenerateFields]) -> orchestrator_pb2.Generat
     for name in ("stop", "bad_words"):
         strings = values.get(name, ())
         extend_field(message, name, [strings] if isinstance(strings, str) else strings)
+    if "draft_probs" in values:
+        wanted = _member(DraftProbsFormat, "draft_probs", values["draft_probs"])
+        message.draft_probs = encode_draft_probs_format(wanted)
     message.sampling.CopyFrom(_encode_sampling(values))
     return message
 
@@ -54,15 +64,16 @@ def encode_generate(**given: Unpack[GenerateFields]) -> orchestrator_pb2.Generat
 def decode_response(message: orchestrator_pb2.GenerateResponse) -> Chunk:
     """One response, the last with its outcome."""
     tokens = tuple(_decode_token(token) for token in message.tokens)
+    prompt_tokens = tuple(_token(token, "prompt") for token in message.prompt_tokens)
     if not message.HasField("outcome"):
-        return Chunk(tokens)
+        return Chunk(tokens, index=message.index, prompt_tokens=prompt_tokens)
     outcome = message.outcome
     reason = decode_finish_reason(outcome.finish_reason)
     if reason is None:
         raise PacelineError("the server's outcome has no finish reason")
     usage = Usage(outcome.usage.prompt_tokens, outcome.usage.completion_tokens)
     stats = Stats(**{field.name: getattr(outcome.stats, field.name) for field in fields(Stats)})
-    return Chunk(tokens, reason.value, usage, stats)
+    return Chunk(tokens, reason.value, usage, stats, message.index, prompt_tokens)
 
 
 def decode_status(message: orchestrator_pb2.StatusResponse) -> ServiceStatus:
@@ -96,7 +107,9 @@ def _encode_sampling(values: Mapping[str, Any]) -> common_pb2.SamplingParams:
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError("bad_words_token_ids", str(error)) from error
     if "acceptance" in values:
-        message.acceptance = encode_acceptance(_acceptance(values["acceptance"]))
+        message.acceptance = encode_acceptance(
+            _member(Acceptance, "acceptance", values["acceptance"])
+        )
     return message
 
 
@@ -118,24 +131,28 @@ def _add_message(message: orchestrator_pb2.GenerateRequest, entry: Any) -> None:
         raise InvalidArgumentError("messages", str(error)) from error
 
 
-def _acceptance(value: Any) -> Acceptance:
+def _member(kind: type[EnumT], field: str, value: Any) -> EnumT:
     try:
-        return Acceptance(value)
+        return kind(value)
     except ValueError:
-        known = ", ".join(rule.value for rule in Acceptance)
-        raise InvalidArgumentError("acceptance", f"{value!r} is none of {known}") from None
+        known = ", ".join(str(member.value) for member in kind)
+        raise InvalidArgumentError(field, f"{value!r} is none of {known}") from None
 
 
 def _decode_token(token: orchestrator_pb2.Token) -> Token:
     origin = decode_origin(token.origin)
     if origin is None:
         raise PacelineError(f"the server's token {token.id} has no origin")
+    return _token(token, origin.value)
+
+
+def _token(token: orchestrator_pb2.Token, origin: str) -> Token:
     return Token(
         id=token.id,
         text=token.text,
         logprob=token.logprob if token.HasField("logprob") else None,
         top_logprobs=_decode_top(token.top_logprobs),
-        origin=origin.value,
+        origin=origin,
     )
 
 

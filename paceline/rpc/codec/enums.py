@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from paceline.errors import InvalidArgumentError
-from paceline.sampling.params import Acceptance
+from paceline.sampling.params import Acceptance, DraftProbsFormat
 from paceline.types import DrafterState, FinishReason, Origin
-from protos import common_pb2
+from protos import common_pb2, orchestrator_pb2
 
 EnumT = TypeVar("EnumT", bound=enum.Enum)
 
@@ -17,6 +17,11 @@ _ACCEPTANCES = {
     Acceptance.REJECTION: common_pb2.ACCEPTANCE_REJECTION,
     Acceptance.BLOCK: common_pb2.ACCEPTANCE_BLOCK,
     Acceptance.COUPLED: common_pb2.ACCEPTANCE_COUPLED,
+}
+_DRAFT_PROBS_FORMATS = {
+    DraftProbsFormat.SPARSE: orchestrator_pb2.DRAFT_PROBS_FORMAT_SPARSE,
+    DraftProbsFormat.DENSE: orchestrator_pb2.DRAFT_PROBS_FORMAT_DENSE,
+    DraftProbsFormat.NONE: orchestrator_pb2.DRAFT_PROBS_FORMAT_NONE,
 }
 _ORIGINS = {
     Origin.PREFILL: common_pb2.ORIGIN_PREFILL,
@@ -45,6 +50,16 @@ def encode_acceptance(value: Acceptance) -> common_pb2.Acceptance:
 def decode_acceptance(number: int, *, field: str = "acceptance") -> Acceptance | None:
     """None when unspecified. Raises `InvalidArgumentError` for an unknown number."""
     return _decode(_ACCEPTANCES, number, field)
+
+
+def encode_draft_probs_format(value: DraftProbsFormat) -> orchestrator_pb2.DraftProbsFormat:
+    return _DRAFT_PROBS_FORMATS[value]
+
+
+def decode_draft_probs_format(
+    number: int, *, field: str = "draft_probs"
+) -> DraftProbsFormat | None:
+    return _decode(_DRAFT_PROBS_FORMATS, number, field)
 
 
 def encode_origin(value: Origin | None) -> common_pb2.Origin:

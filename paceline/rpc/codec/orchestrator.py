@@ -7,7 +7,11 @@ from dataclasses import asdict
 
 from paceline.generation import GenerateCall, Outcome, OutputToken, WorkerStatus
 from paceline.rpc.codec.describe import encode_worker_info
-from paceline.rpc.codec.enums import encode_finish_reason, encode_origin
+from paceline.rpc.codec.enums import (
+    decode_draft_probs_format,
+    encode_finish_reason,
+    encode_origin,
+)
 from paceline.rpc.codec.sampling import decode_sampling
 from paceline.sampling.params import SamplingParams
 from protos import orchestrator_pb2
@@ -34,12 +38,20 @@ def decode_generate(
         stop=message.stop,
         include_stop_in_output=message.include_stop_in_output,
         bad_words=message.bad_words,
+        draft_probs=decode_draft_probs_format(message.draft_probs),
+        n=optional("n"),
     )
 
 
-def encode_tokens(tokens: Sequence[OutputToken]) -> orchestrator_pb2.GenerateResponse:
-    """Some delivered tokens."""
-    return orchestrator_pb2.GenerateResponse(tokens=[_encode_token(token) for token in tokens])
+def encode_tokens(
+    tokens: Sequence[OutputToken], *, index: int, prompt_tokens: Sequence[OutputToken] = ()
+) -> orchestrator_pb2.GenerateResponse:
+    """Some delivered tokens of answer `index`; the prompt's, too, where they were asked for."""
+    return orchestrator_pb2.GenerateResponse(
+        tokens=[_encode_token(token) for token in tokens],
+        index=index,
+        prompt_tokens=[_encode_token(token) for token in prompt_tokens],
+    )
 
 
 def _encode_token(token: OutputToken) -> orchestrator_pb2.Token:
@@ -55,14 +67,15 @@ def _encode_token(token: OutputToken) -> orchestrator_pb2.Token:
     )
 
 
-def encode_outcome(outcome: Outcome) -> orchestrator_pb2.GenerateResponse:
-    """The last message of a stream."""
+def encode_outcome(outcome: Outcome, *, index: int) -> orchestrator_pb2.GenerateResponse:
+    """The last message of answer `index`."""
     return orchestrator_pb2.GenerateResponse(
+        index=index,
         outcome=orchestrator_pb2.Outcome(
             finish_reason=encode_finish_reason(outcome.finish_reason),
             usage=orchestrator_pb2.Usage(**asdict(outcome.usage)),
             stats=orchestrator_pb2.SpeculationStats(**asdict(outcome.stats)),
-        )
+        ),
     )
 
 

@@ -24,7 +24,11 @@ SCALARS = (
     "ignore_eos",
     "seed",
     "logprobs",
+    "prompt_logprobs",
 )
+
+# Absent means "not asked for", so these alone may be absent from the complete message.
+_OPTIONAL = ("logprobs", "prompt_logprobs")
 
 
 def encode_sampling(params: SamplingParams) -> common_pb2.SamplingParams:
@@ -74,10 +78,10 @@ def decode_sampling(
 
 def decode_complete_sampling(message: common_pb2.SamplingParams) -> SamplingParams:
     """A worker's parameters. A default filled in by one worker alone would break losslessness,
-    so an absent field raises `InvalidArgumentError`; only `logprobs` may be absent.
+    so an absent field raises `InvalidArgumentError`; only the log-probabilities may be.
     """
     for name in SCALARS:
-        if name != "logprobs" and not message.HasField(name):
+        if name not in _OPTIONAL and not message.HasField(name):
             raise InvalidArgumentError(name, "must be given")
     if message.acceptance == common_pb2.ACCEPTANCE_UNSPECIFIED:
         raise InvalidArgumentError("acceptance", "must be given")

@@ -22,6 +22,7 @@ def encode_open(event: OpenSession) -> common_pb2.OpenSession:
         eos_token_ids=event.eos_token_ids,
         vocab_size=event.vocab_size,
         reproducible=event.reproducible,
+        grammar=event.grammar,
         trace_context=dict(event.trace_context),
     )
 
@@ -44,6 +45,7 @@ def decode_open(session_id: SessionId, message: common_pb2.OpenSession) -> OpenS
         eos_token_ids=tuple(message.eos_token_ids),
         vocab_size=message.vocab_size,
         reproducible=message.reproducible,
+        grammar=message.grammar,
         trace_context=dict(message.trace_context),
     )
 

@@ -23,6 +23,7 @@ from paceline.types import (
     DraftBlock,
     OpenSession,
     PassTimings,
+    PromptLogprobs,
     SessionId,
     SetSpeculation,
     TokenLogprobs,
@@ -72,6 +73,12 @@ def encode_verifier_reply(reply: VerifierReply) -> verifier_pb2.VerifierReply:
         return verifier_pb2.VerifierReply(
             session_id=reply.session_id, verdict=_encode_verdict(reply)
         )
+    if isinstance(reply, PromptLogprobs):
+        entries = [_encode_logprobs(entry) for entry in reply.logprobs]
+        return verifier_pb2.VerifierReply(
+            session_id=reply.session_id,
+            prompt_logprobs=verifier_pb2.PromptLogprobs(base=reply.base, logprobs=entries),
+        )
     return verifier_pb2.VerifierReply(
         session_id=reply.session_id, error=encode_session_error(reply)
     )
@@ -82,6 +89,10 @@ def decode_verifier_reply(message: verifier_pb2.VerifierReply) -> VerifierReply:
     match message.WhichOneof("reply"):
         case "verdict":
             return _decode_verdict(message.session_id, message.verdict)
+        case "prompt_logprobs":
+            found = message.prompt_logprobs
+            entries = tuple(_decode_logprobs(entry) for entry in found.logprobs)
+            return PromptLogprobs(message.session_id, found.base, entries)
         case "error":
             return decode_session_error(message.session_id, message.error)
         case _:
@@ -98,14 +109,7 @@ def _encode_verdict(verdict: Verdict) -> verifier_pb2.Verdict:
         next_origin=encode_origin(verdict.next_origin),
         num_judged=verdict.num_judged,
         finish_reason=encode_finish_reason(verdict.finish_reason),
-        logprobs=[
-            verifier_pb2.TokenLogprobs(
-                logprob=entry.logprob,
-                top_token_ids=entry.top_token_ids,
-                top_logprobs=entry.top_logprobs,
-            )
-            for entry in verdict.logprobs
-        ],
+        logprobs=[_encode_logprobs(entry) for entry in verdict.logprobs],
         kv_length=verdict.kv_length,
         timings=verifier_pb2.PassTimings(
             queue_us=clamp_us(timings.queue_us),
@@ -115,6 +119,14 @@ def _encode_verdict(verdict: Verdict) -> verifier_pb2.Verdict:
             sessions=timings.sessions,
         ),
         num_discarded=verdict.num_discarded,
+    )
+
+
+def _encode_logprobs(entry: TokenLogprobs) -> verifier_pb2.TokenLogprobs:
+    return verifier_pb2.TokenLogprobs(
+        logprob=entry.logprob,
+        top_token_ids=entry.top_token_ids,
+        top_logprobs=entry.top_logprobs,
     )
 
 
@@ -129,10 +141,7 @@ def _decode_verdict(session_id: SessionId, message: verifier_pb2.Verdict) -> Ver
         next_origin=decode_origin(message.next_origin, field="next_origin"),
         num_judged=message.num_judged,
         finish_reason=decode_finish_reason(message.finish_reason),
-        logprobs=tuple(
-            TokenLogprobs(entry.logprob, tuple(entry.top_token_ids), tuple(entry.top_logprobs))
-            for entry in message.logprobs
-        ),
+        logprobs=tuple(_decode_logprobs(entry) for entry in message.logprobs),
         kv_length=message.kv_length,
         timings=PassTimings(
             queue_us=timings.queue_us,
@@ -143,6 +152,10 @@ def _decode_verdict(session_id: SessionId, message: verifier_pb2.Verdict) -> Ver
         ),
         num_discarded=message.num_discarded,
     )
+
+
+def _decode_logprobs(entry: verifier_pb2.TokenLogprobs) -> TokenLogprobs:
+    return TokenLogprobs(entry.logprob, tuple(entry.top_token_ids), tuple(entry.top_logprobs))
 
 
 VERIFIER_LINK: LinkWire[VerifierEvent, VerifierReply] = LinkWire(

@@ -111,7 +111,7 @@ WRONG = {
 def test_distributions_that_no_drafter_sampled_from_are_refused(problem: str) -> None:
     """They would bias the output without a sign."""
     tokens, probs = WRONG[problem]
-    with pytest.raises(InvalidArgumentError, match="^draft_probs: "):
+    with pytest.raises(InvalidArgumentError, match=r"^draft_probs: "):
         check_block(block(0, tokens, draft_probs=probs), VOCAB)
 
 

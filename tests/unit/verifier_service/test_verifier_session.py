@@ -102,7 +102,7 @@ def test_a_gap_or_an_overlap_with_the_tail_is_refused(base: int, has_tail: bool)
 @pytest.mark.parametrize("base", [-1, 0, 2])
 def test_a_block_inside_the_prompt_is_refused(base: int) -> None:
     bench = SessionBench()
-    with pytest.raises(InvalidArgumentError, match="^base: "):
+    with pytest.raises(InvalidArgumentError, match=r"^base: "):
         bench.session.add_block(block(base, [2]))
 
 

@@ -1,0 +1,53 @@
+"""Several streams as one, in the order in which their items come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A stream has ended, by itself or by an error."""
+
+    error: Exception | None
+
+
+async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Yield the items of all streams; the first error ends them all.
+
+    No stream is read further ahead than one item, so a slow reader slows them all. However this
+    ends, every stream has been closed.
+    """
+    items: asyncio.Queue[T | _End] = asyncio.Queue(maxsize=1)
+
+    async def read(stream: AsyncGenerator[T, None]) -> None:
+        try:
+            async with aclosing(stream):
+                async for item in stream:
+                    await items.put(item)
+        except Exception as error:
+            await items.put(_End(error))
+        else:
+            await items.put(_End(None))
+
+    readers = [asyncio.create_task(read(stream)) for stream in streams]
+    num_live = len(streams)
+    try:
+        while num_live:
+            item = await items.get()
+            if not isinstance(item, _End):
+                yield item
+            elif item.error is not None:
+                raise item.error
+            else:
+                num_live -= 1
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
