@@ -41,9 +41,7 @@ class ModelDrafter:
     def reserve(self, key: SessionKey, opening: OpenSession) -> None:
         if opening.vocab_size < 1:
             raise InvalidArgumentError("vocab_size", f"{opening.vocab_size} is below 1")
-        wrong = next(
-            (i for i in opening.token_ids if not 0 <= i < self._runner.vocab_size), None
-        )
+        wrong = next((i for i in opening.token_ids if not 0 <= i < self._runner.vocab_size), None)
         if wrong is not None:
             raise InvalidArgumentError(
                 "token_ids", f"{wrong} is outside the drafter's {self._runner.vocab_size} ids"

@@ -95,8 +95,9 @@ class Relay:
         decodes by itself.
         """
         self._started = time.monotonic()
-        self._open_verifier(self._router.verifier())
-        self._attach_drafter()
+        verifier = self._router.verifier()
+        self._open_drafter(verifier)
+        self._open_verifier(verifier)
         self._stop_listening = self._router.listen(self._attach_drafter)
 
     async def verdicts(self) -> AsyncIterator[Verdict]:
@@ -201,22 +202,22 @@ class Relay:
     # --- the drafter comes and goes ---------------------------------------------------------
 
     def _attach_drafter(self) -> None:
-        """Start drafting, at the start or when a drafter has come back."""
-        worker: DrafterWorker | None = self._router.drafter()
-        if (
-            not self._settings.speculation
-            or self._is_over
-            or self._drafter is not None
-            or self._verifier is None
-            or worker is None
-        ):
+        """Resume drafting when a drafter has come back."""
+        if self._is_over or self._drafter is not None or self._verifier is None:
             return
-        drafter = worker.open_session(self._on_draft, self._on_drafter_lost)
-        self._drafter = drafter
+        self._open_drafter(self._verifier.worker)
+        if self._drafter is not None:
+            self._send_verifier(SetSpeculation(self._verifier.session_id, enabled=True))
+
+    def _open_drafter(self, verifier: VerifierWorker) -> None:
+        """Open the session on a drafter, if speculation is on and one is connected."""
+        worker: DrafterWorker | None = self._router.drafter()
+        if not self._settings.speculation or worker is None:
+            return
         epoch = self.session.begin_epoch() if self.had_drafter else self.session.epoch
         self.had_drafter = True
-        self._send_drafter(self._opening(drafter.session_id, epoch, self._verifier.worker))
-        self._send_verifier(SetSpeculation(self._verifier.session_id, enabled=True))
+        self._drafter = worker.open_session(self._on_draft, self._on_drafter_lost)
+        self._send_drafter(self._opening(self._drafter.session_id, epoch, verifier))
 
     def _on_drafter_lost(self, error: PacelineError) -> None:
         """Go on without drafts. A session that the drafter refuses is not offered again."""

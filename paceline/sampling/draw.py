@@ -23,7 +23,7 @@ from paceline.sampling.selection import inverse_cdf
 class DraftRow:
     """One draft to draw: where, in which epoch, and how many ids its distribution keeps.
 
-    `draft_top_k` 0 keeps the full vocabulary.
+    `draft_top_k` 0 keeps the full vocabulary, 1 makes the draft a point mass on the likeliest id.
     """
 
     context: RowContext
@@ -98,6 +98,8 @@ def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow]) -> list[Draw]:
     weights = target_weights(logits, [row.context for row in rows]).float()
     width = _width(rows[0], logits.shape[1])
     ids: Tensor | None = None
+    if width == 1:  # a point mass, which need not travel; a tie goes to the lowest id
+        return [Draw(token, None) for token in weights.argmax(1).tolist()]
     if width < logits.shape[1]:
         weights, ids = weights.topk(width)
     probs = weights / weights.sum(1, keepdim=True)

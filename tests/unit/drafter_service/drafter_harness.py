@@ -116,9 +116,7 @@ class DrafterBench:
         return self.post(Advance(session_id, epoch, session.committed, token_ids))
 
 
-def model_bench(
-    runner: ScriptedRunner, *, max_batch_tokens: int = 512
-) -> DrafterBench:
+def model_bench(runner: ScriptedRunner, *, max_batch_tokens: int = 512) -> DrafterBench:
     """An engine that drafts with a scripted model."""
     config = RuntimeConfig(max_batch_tokens=max_batch_tokens)
     return DrafterBench(ModelDrafter(runner, config, worker_info("model", VOCAB)))
