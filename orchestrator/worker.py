@@ -106,17 +106,25 @@ class Worker(Generic[E, R]):
             self._keeper = asyncio.create_task(self._keep_connected())
 
     async def _keep_connected(self) -> None:
+        loop = asyncio.get_running_loop()
         retry_s = FIRST_RETRY_S
         while True:
             if self.is_connected:
-                retry_s = FIRST_RETRY_S
+                connected_at = loop.time()
                 await self._lost.wait()
+                if loop.time() - connected_at > LAST_RETRY_S:
+                    retry_s = FIRST_RETRY_S
+                else:  # it may break again and again
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(2 * retry_s, LAST_RETRY_S)
             try:
                 await self._connect()
                 logger.info("%s %s is connected", self.role, self.address)
-            except PacelineError as error:
-                if str(error) != self.problem:
-                    logger.warning("%s %s: %s", self.role, self.address, error)
+            except Exception as error:  # whatever it was: nobody else would try again
+                unexpected = not isinstance(error, PacelineError)
+                if unexpected or str(error) != self.problem:
+                    text = "%s %s: %s"
+                    logger.warning(text, self.role, self.address, error, exc_info=unexpected)
                 self.problem = str(error)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LAST_RETRY_S)

@@ -121,7 +121,7 @@ async def test_two_hundred_cancellations_leave_nothing_behind(byte_tokenizer_dir
             return len(asyncio.all_tasks()) <= tasks
 
         await until(no_task_is_left, 5.0)
-        assert own_objects() - objects < 20, "less than one in ten generations"
+        assert own_objects() <= objects
         assert resident_bytes() - memory < 32 * 2**20
         result = await stack.generate(token_ids=[1, 2, 3], max_tokens=20, temperature=0)
         assert result.stats.drafted > 0
@@ -130,9 +130,9 @@ async def test_two_hundred_cancellations_leave_nothing_behind(byte_tokenizer_dir
 
 
 def own_objects() -> int:
-    """Live objects of our own classes and gRPC's."""
+    """Live objects of our own classes."""
     gc.collect()
-    own = ("paceline", "orchestrator", "verifier_service", "drafter_service", "grpc")
+    own = ("paceline", "orchestrator", "verifier_service", "drafter_service")
     return sum(str(type(found).__module__).startswith(own) for found in gc.get_objects())
 
 
@@ -147,9 +147,7 @@ async def test_a_client_may_leave_in_the_prefill_and_before_the_first_token(
     target, draft = model(cost_s=STEP_S), model(1)
     runtime = {"runtime": {"max_batch_tokens": 16}}
     prompt = [*range(160)]
-    async with scripted(
-        target, draft, tokenizer=byte_tokenizer_dir, verifier=runtime
-    ) as stack:
+    async with scripted(target, draft, tokenizer=byte_tokenizer_dir, verifier=runtime) as stack:
         wanted = (await stack.generate(token_ids=prompt, max_tokens=5, temperature=0)).token_ids
         for num_passes in (0, 1, 5):
             done = len(target.passes)

@@ -312,8 +312,11 @@ def fails_for(bench: DrafterBench, session_id: int, error: Exception) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [(RuntimeError("out of memory"), "UNAVAILABLE"), (InvalidArgumentError("x", "y"), "INVALID_ARGUMENT")],
-)  # fmt: skip
+    [
+        (RuntimeError("out of memory"), "UNAVAILABLE"),
+        (InvalidArgumentError("x", "y"), "INVALID_ARGUMENT"),
+    ],
+)
 def test_a_session_whose_drafting_fails_hurts_no_other(fault: Exception, code: str) -> None:
     bench = DrafterBench()
     for session_id in (1, 2, 3):

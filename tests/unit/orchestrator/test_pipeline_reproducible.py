@@ -42,7 +42,9 @@ def generate(
             shuffled.choice(possible)()
         else:
             due = pipeline.verifier_engine.next_step_at(pipeline.now)
-            assert due is None or due - pipeline.now <= 0.011, "a seeded session ran out of patience"
+            assert due is None or due - pipeline.now <= 0.011, (
+                "a seeded session ran out of patience"
+            )
             pipeline.now = pipeline.now if due is None else due
         relay.taken(len(outputs(relay)))
         finished = any(verdict.finish_reason for verdict in verdicts(relay))
