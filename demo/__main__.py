@@ -43,19 +43,20 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--drafter", choices=("ngram", "model"), default="ngram")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--max-tokens", type=int, default=200, metavar="N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     return parser.parse_args()
 
 
-def config_of(drafter: str) -> Config:
-    """SmolLM2-135M as the target in bfloat16; the drafter is prompt lookup or its nf4 copy."""
+def config_of(*, drafter: str, dtype: str) -> Config:
+    """SmolLM2-135M as the target; the drafter is prompt lookup or its nf4 copy."""
     free_port = {"listen": "127.0.0.1:0"}
     draft_model = {"path": MODEL, "dtype": "bfloat16", "quantization": "nf4", "device": "cpu"}
     data: dict[str, Any] = {
         "cluster": {"ray_address": "local", "namespace": "paceline-demo"},
         "orchestrator": free_port,
-        "verifier": {**free_port, "model": {"path": MODEL, "dtype": "bfloat16", "device": "cpu"}},
+        "verifier": {**free_port, "model": {"path": MODEL, "dtype": dtype, "device": "cpu"}},
         "drafter": {**free_port, "kind": drafter}
         | ({"model": draft_model} if drafter == "model" else {}),
     }
@@ -71,11 +72,12 @@ async def _demo(arguments: argparse.Namespace, console: Console) -> int:
     def report(line: str) -> None:
         console.print(line, style="dim", markup=False)
 
-    async with Cluster(config_of(arguments.drafter), report=report) as cluster:
+    config = config_of(drafter=arguments.drafter, dtype=arguments.dtype)
+    async with Cluster(config, report=report) as cluster:
         pairs, peaks = await _measure(cluster, arguments.max_tokens, console)
     console.print(table_of(pairs))
     console.print(memory_table(peaks))
-    for line in verdict_of(pairs):
+    for line in verdict_of(pairs, dtype=arguments.dtype):
         console.print(line, markup=False)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(as_json(pairs, peaks), indent=2) + "\n")

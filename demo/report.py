@@ -74,19 +74,29 @@ def _totals(runs: Sequence[Run]) -> tuple[str, ...]:
     )
 
 
-def verdict_of(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
+def verdict_of(pairs: Sequence[tuple[Run, Run]], *, dtype: str) -> list[str]:
     """What the figures say, the bad ones included."""
+    splits = {p.prompt.name: first_split(p, s) for p, s in pairs}
+    parted = [
+        f"{name} at token {split.index} ({split.gap:.3f})"
+        for name, split in splits.items()
+        if split
+    ]
     lines = []
-    for plain, speculative in pairs:
-        split = first_split(plain, speculative)
-        if split is not None:
-            lines.append(
-                f"{plain.prompt.name}: the texts part at token {split.index}, where the target "
-                f"preferred one token to the next by {split.gap:.4f} nats. In bfloat16 a pass over "
-                "several tokens may round such a near-tie the other way; in float32 they are equal."
-            )
-    if not lines:
+    if not parted:
         lines.append("Every text with speculation is the text without, token by token.")
+    else:
+        lines.append(
+            f"{len(parted)} of {len(pairs)} texts part (in brackets, by how many nats the target "
+            f"preferred its token there to the next one): {', '.join(parted)}."
+        )
+        lines.append(
+            "A pass over several tokens rounds otherwise than a pass over one, and bfloat16 logits "
+            "have steps of about 0.1, so near-ties can fall either way. `--dtype float32` shows "
+            "equal texts."
+            if dtype == "bfloat16"
+            else "In float32 they should not: please report it."
+        )
     gains = {p.prompt.name: s.tokens_per_s / p.tokens_per_s for p, s in pairs}
     faster = [f"{name} {gain:.2f}x" for name, gain in gains.items() if gain >= 1]
     slower = [f"{name} {gain:.2f}x" for name, gain in gains.items() if gain < 1]

@@ -12,6 +12,7 @@ from paceline.config import RuntimeConfig
 from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.engine_thread import SessionKey
+from paceline.runtime.grammar import GrammarEngine, GrammarMatcher
 from paceline.runtime.page_table import PageTable
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
@@ -27,12 +28,20 @@ class ModelDrafter:
     verifier decodes without it.
     """
 
-    def __init__(self, runner: Runner, config: RuntimeConfig, info: WorkerInfo) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        config: RuntimeConfig,
+        info: WorkerInfo,
+        grammar: GrammarEngine | None = None,
+    ) -> None:
         self.context_length = runner.context_length
         self._runner = runner
         self._budget = config.max_batch_tokens
         self._info = info
         self._tables: dict[SessionKey, PageTable] = {}
+        self._grammar = grammar
+        self._matchers: dict[SessionKey, GrammarMatcher] = {}
         # Waiting costs a session nothing but drafts, so it may wait for as long as it lives.
         self._waiting: AdmissionQueue[SessionKey] = AdmissionQueue(
             runner.pool, max_waiting_s=float("inf"), max_waiting_sessions=2**31
@@ -45,6 +54,12 @@ class ModelDrafter:
         if wrong is not None:
             raise InvalidArgumentError(
                 "token_ids", f"{wrong} is outside the drafter's {self._runner.vocab_size} ids"
+            )
+        if opening.grammar and self._grammar is not None:
+            self._matchers[key] = self._grammar.matcher(
+                opening.grammar,
+                prompt_length=opening.prompt_length,
+                end_ids=opening.eos_token_ids,
             )
         self._waiting.enter(key, min(opening.max_length, self.context_length), now=0.0)
         self._admit()
@@ -74,14 +89,15 @@ class ModelDrafter:
     def _schedule(self, requests: Sequence[ProposeRequest]) -> list[tuple[int, int]]:
         """(request, tokens of the next pass), perhaps 0; decoding goes before prompts.
 
-        Left out are sessions that wait for room in the pool, or are as ready as they shall be.
+        Left out are sessions that wait for room in the pool, are as ready as they shall be, or
+        whose output has ended.
         """
         decodes: list[tuple[int, int]] = []
         prefills: list[tuple[int, int]] = []
         for index, request in enumerate(requests):
             table = self._tables.get(request.key)
             length = len(request.token_ids) - (request.limit == 0)
-            if table is not None and table.length < length:
+            if table is not None and table.length < length and self._goes_on(request):
                 num_uncached = length - table.length
                 kind = decodes if num_uncached <= request.opening.window else prefills
                 kind.append((index, num_uncached))
@@ -89,23 +105,41 @@ class ModelDrafter:
         indexes = [index for index, _ in decodes + prefills]
         return list(zip(indexes, grants[0] + grants[1], strict=True))
 
+    def _goes_on(self, request: ProposeRequest) -> bool:
+        """Whether a guided output can: after its end nothing is left to guess."""
+        matcher = self._matchers.get(request.key)
+        if matcher is None:
+            return True
+        matcher.extend(request.token_ids[matcher.length :])
+        return matcher.length == len(request.token_ids)
+
     def _draw(self, logits: Tensor, requests: Sequence[ProposeRequest]) -> list[Proposal]:
         """Sample one token a request from its row of `logits`."""
         # ids that the target lacks must never be drawn
         width = min(request.opening.vocab_size for request in requests)
-        draws = draw_drafts(logits[:, :width], [_draft_row(request) for request in requests])
-        return [
+        matchers = [self._matchers.get(request.key) for request in requests]
+        masks = [None if matcher is None else matcher.mask() for matcher in matchers]
+        rows = [_draft_row(*pair) for pair in zip(requests, masks, strict=True)]
+        draws = draw_drafts(logits[:, :width], rows)
+        proposals = [
             Proposal(error=draw) if isinstance(draw, PacelineError) else Proposal([draw])
             for draw in draws
         ]
+        return [
+            Proposal() if mask is not None and not mask.any() else proposal
+            for mask, proposal in zip(masks, proposals, strict=True)
+        ]
 
     def rollback(self, key: SessionKey, length: int) -> None:
+        if key in self._matchers:
+            self._matchers[key].truncate(length)
         table = self._tables.get(key)
         if table is not None:
             table.truncate(min(table.length, length))
 
     def release(self, key: SessionKey) -> None:
         self._waiting.leave(key)
+        self._matchers.pop(key, None)
         table = self._tables.pop(key, None)
         if table is not None:
             table.free()
@@ -129,12 +163,13 @@ class ModelDrafter:
         )
 
 
-def _draft_row(request: ProposeRequest) -> DraftRow:
+def _draft_row(request: ProposeRequest, mask: Tensor | None) -> DraftRow:
     opening = request.opening
     context = RowContext(
         params=opening.sampling,
         token_ids=request.token_ids,
         prompt_length=opening.prompt_length,
         eos_token_ids=opening.eos_token_ids,
+        mask=mask,
     )
     return DraftRow(context, request.epoch, opening.draft_top_k)

@@ -12,6 +12,7 @@ from drafter_service.servicer import SERVICE_NAME, DrafterServicer
 from paceline.config import Config, DrafterConfig
 from paceline.rpc.codec.drafter import DRAFTER_LINK
 from paceline.rpc.worker import WorkerCore, WorkerService, start_worker
+from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.runtime.worker_model import load_worker_model
 
@@ -45,4 +46,7 @@ def load_drafter(config: DrafterConfig) -> tuple[Drafter, Tokenizer | None]:
         return NgramDrafter(config.ngram), None
     assert config.model is not None, "validated by DrafterConfig"
     loaded = load_worker_model("model", config.model, config.runtime)
-    return ModelDrafter(loaded.runner, config.runtime, loaded.info), loaded.tokenizer
+    grammar = GrammarEngine(loaded.tokenizer)
+    grammar.prepare()
+    drafter = ModelDrafter(loaded.runner, config.runtime, loaded.info, grammar)
+    return drafter, loaded.tokenizer

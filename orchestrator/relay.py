@@ -55,6 +55,7 @@ class RelaySettings:
     commit_credit: int
     failover_timeout_s: float
     reproducible: bool
+    grammar: str = ""
 
 
 class Relay:
@@ -197,6 +198,7 @@ class Relay:
             eos_token_ids=info.eos_token_ids,
             vocab_size=info.vocab_size,
             reproducible=settings.reproducible,
+            grammar=settings.grammar,
         )
 
     # --- the drafter comes and goes ---------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from orchestrator.guide import guiding_grammar
 from orchestrator.prompt import encode_bad_words, encode_request
 from orchestrator.relay import RelaySettings
 from orchestrator.stop_strings import check_stops
@@ -11,6 +12,7 @@ from paceline.config import OrchestratorConfig
 from paceline.errors import InvalidArgumentError
 from paceline.generation import GenerateCall
 from paceline.rpc.limits import largest_block_bytes
+from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.sampling.params import MAX_SEED, DraftProbsFormat, SamplingParams
 from paceline.types import WorkerInfo
@@ -39,6 +41,7 @@ def complete_request(
     call: GenerateCall,
     *,
     tokenizer: Tokenizer,
+    grammar: GrammarEngine,
     target: WorkerInfo,
     config: OrchestratorConfig,
     max_message_bytes: int,
@@ -70,7 +73,9 @@ def complete_request(
         banned = sampling.bad_words_token_ids + encode_bad_words(tokenizer, call.bad_words)
         sampling = replace(sampling, bad_words_token_ids=banned)
     sampling.check_vocabulary(target.vocab_size)
-    settings = _settings(call, config)
+    settings = replace(
+        _settings(call, config), grammar=guiding_grammar(call, engine=grammar, target=target)
+    )
     block_bytes = largest_block_bytes(
         num_speculative_tokens=settings.num_speculative_tokens,
         draft_top_k=settings.draft_top_k,

@@ -12,11 +12,19 @@ from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from orchestrator.worker import Worker
 from paceline.config import Config
-from paceline.errors import ConfigError, ModelLoadError, PacelineError, StartupError
+from paceline.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    ModelLoadError,
+    PacelineError,
+    StartupError,
+    UnavailableError,
+)
 from paceline.rpc.credentials import load_credentials
 from paceline.rpc.limits import check_message_limit
 from paceline.rpc.server import ServerShell
 from paceline.rpc.worker_client import connect_drafter, connect_verifier
+from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -68,8 +76,10 @@ async def start(config: Config) -> OrchestratorService:
     router = Router(verifiers, drafters)
     try:
         tokenizer = await _connect(config, verifiers, drafters)
+        grammar = GrammarEngine(tokenizer)
+        await asyncio.to_thread(grammar.prepare)
         servicer = OrchestratorServicer(
-            router, tokenizer, section, max_message_bytes=config.grpc.max_message_bytes
+            router, tokenizer, grammar, section, max_message_bytes=config.grpc.max_message_bytes
         )
         shell = ServerShell(
             section.listen,
@@ -143,8 +153,10 @@ async def _start_up(worker: VerifierWorker | DrafterWorker, deadline: float) -> 
         await worker.connect(deadline)
     except StartupError:
         raise
-    except PacelineError as error:
+    except (UnavailableError, DeadlineExceededError) as error:
         raise StartupError(f"{worker.role} {worker.address} does not answer: {error}") from error
+    except PacelineError as error:
+        raise StartupError(f"{worker.role} {worker.address} cannot be used: {error}") from error
 
 
 def _load_tokenizer(path: str) -> Tokenizer:

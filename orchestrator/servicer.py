@@ -25,6 +25,7 @@ from paceline.rpc.codec.orchestrator import (
     encode_tokens,
     encode_worker_status,
 )
+from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.sampling.params import SamplingParams
 from protos import orchestrator_pb2, orchestrator_pb2_grpc
@@ -39,6 +40,7 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         self,
         router: Router,
         tokenizer: Tokenizer,
+        grammar: GrammarEngine,
         config: OrchestratorConfig,
         *,
         max_message_bytes: int,
@@ -46,6 +48,7 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         self.num_sessions = 0
         self._router = router
         self._tokenizer = tokenizer
+        self._grammar = grammar
         self._config = config
         self._max_message_bytes = max_message_bytes
 
@@ -84,6 +87,7 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
             complete_request,
             call,
             tokenizer=self._tokenizer,
+            grammar=self._grammar,
             target=target,
             config=self._config,
             max_message_bytes=self._max_message_bytes,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from paceline.errors import PacelineError, StartupError, UnavailableError
+from paceline.errors import DeadlineExceededError, PacelineError, UnavailableError
 from paceline.rpc.client_link import ClientLink
 from paceline.rpc.worker_client import VocabularyTable, WorkerClient
 from paceline.types import CloseSession, SessionError, SessionId, WorkerInfo
@@ -82,7 +82,8 @@ class Worker(Generic[E, R]):
     async def connect(self, deadline: float) -> None:
         """Connect, trying again until the loop's time `deadline`, and stay connected afterwards.
 
-        Raises the last error. A `StartupError` (a worker of the wrong kind) is not tried again.
+        Raises the last error. What time does not cure (a worker of the wrong kind, a wrong token)
+        is not tried again.
         """
         loop = asyncio.get_running_loop()
         retry_s = FIRST_RETRY_S
@@ -90,9 +91,7 @@ class Worker(Generic[E, R]):
             try:
                 await self._connect()
                 break
-            except StartupError:
-                raise
-            except PacelineError as error:
+            except (UnavailableError, DeadlineExceededError) as error:
                 self.problem = str(error)
                 if loop.time() + retry_s >= deadline:
                     raise
@@ -123,8 +122,9 @@ class Worker(Generic[E, R]):
             except Exception as error:  # whatever it was: nobody else would try again
                 unexpected = not isinstance(error, PacelineError)
                 if unexpected or str(error) != self.problem:
-                    text = "%s %s: %s"
-                    logger.warning(text, self.role, self.address, error, exc_info=unexpected)
+                    logger.warning(
+                        "%s %s: %s", self.role, self.address, error, exc_info=unexpected
+                    )
                 self.problem = str(error)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LAST_RETRY_S)

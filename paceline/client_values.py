@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from paceline.generation import SpeculationStats, TopLogprob, Usage, WorkerStatus
 from paceline.sampling.params import Acceptance, DraftProbsFormat
@@ -38,6 +38,12 @@ class GenerateFields(TypedDict, total=False):
     include_stop_in_output: bool | None
     bad_words: str | Iterable[str] | None
     """Strings that are never generated, by the tokens that commonly spell them."""
+    guided_json: str | Mapping[str, Any] | None
+    """A schema; the text is JSON that it admits. At most one of the three may be given."""
+    guided_regex: str | None
+    """The text matches this as a whole."""
+    guided_choice: str | Iterable[str] | None
+    """The text is one of these."""
     temperature: float | None
     top_k: int | None
     top_p: float | None

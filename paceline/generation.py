@@ -30,6 +30,9 @@ class GenerateCall:
     bad_words: Sequence[str]
     draft_probs: DraftProbsFormat | None = None
     n: int | None = None
+    guided_json: str = ""
+    guided_regex: str = ""
+    guided_choice: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import asyncio
 from paceline.config import Config
 from paceline.rpc.codec.verifier import VERIFIER_LINK
 from paceline.rpc.worker import WorkerCore, WorkerService, start_worker
+from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.runtime.worker_model import load_worker_model
 from verifier_service.servicer import SERVICE_NAME, VerifierServicer
@@ -17,7 +18,10 @@ async def start(config: Config) -> WorkerService:
     """Load and serve. Raises `StartupError` when the configuration cannot be served."""
     section = config.verifier
     loaded = await asyncio.to_thread(load_worker_model, "verifier", section.model, section.runtime)
-    return await serve(config, Verifier(loaded.runner, section, loaded.info), loaded.tokenizer)
+    grammar = GrammarEngine(loaded.tokenizer)
+    await asyncio.to_thread(grammar.prepare)
+    verifier = Verifier(loaded.runner, section, loaded.info, grammar)
+    return await serve(config, verifier, loaded.tokenizer)
 
 
 async def serve(config: Config, verifier: Verifier, tokenizer: Tokenizer) -> WorkerService:

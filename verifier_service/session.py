@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from paceline.errors import InvalidArgumentError
+from paceline.runtime.grammar import GrammarMatcher
 from paceline.runtime.page_table import PageTable
 from paceline.sampling.acceptance import Judgement
 from paceline.sampling.judge import Trial
@@ -63,8 +64,16 @@ class VerifierSession:
     the committed tokens in the current epoch.
     """
 
-    def __init__(self, opening: OpenSession, *, patience_s: float, max_drafts: int) -> None:
+    def __init__(
+        self,
+        opening: OpenSession,
+        *,
+        patience_s: float,
+        max_drafts: int,
+        matcher: GrammarMatcher | None = None,
+    ) -> None:
         self.opening = opening
+        self._matcher = matcher
         self.tokens = list(opening.token_ids)
         self.tail = DraftTail()
         self.epoch = opening.epoch
@@ -245,15 +254,17 @@ class VerifierSession:
 
     def trial(self, plan: PassPlan) -> Trial:
         """What the judge needs to know of a planned pass."""
+        drafts = tuple(self.tail.token_ids[: plan.num_drafts])
         return Trial(
             params=self._params,
             token_ids=self.tokens,
             prompt_length=self.opening.prompt_length,
             eos_token_ids=self.opening.eos_token_ids,
-            draft_tokens=tuple(self.tail.token_ids[: plan.num_drafts]),
+            draft_tokens=drafts,
             draft_probs=self.tail.draft_probs(plan.num_drafts),
             epoch=self.epoch,
             num_rows=plan.num_rows,
+            masks=self._matcher.masks(drafts, plan.num_rows) if self._matcher else (),
         )
 
     def waited_us(self, started: float) -> int:
@@ -274,6 +285,8 @@ class VerifierSession:
         decided = self.tail.token_ids[: judgement.accepted_length]
         if judgement.next_token is not None:
             decided.append(judgement.next_token)
+        if self._matcher is not None:
+            decided = decided[: self._matcher.extend(decided)]
         committed, finish_reason = self._cut(decided)
         accepted_length = min(judgement.accepted_length, len(committed))
         has_next = len(committed) > accepted_length

@@ -18,6 +18,7 @@ from paceline.config import VerifierConfig
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.engine_thread import LinkId, SessionKey
+from paceline.runtime.grammar import GrammarEngine, GrammarMatcher
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.sampling.acceptance import Judgement
@@ -70,11 +71,18 @@ class _Entry:
 class Verifier:
     """Judges the draft tails of many sessions together; decodes by itself without drafts."""
 
-    def __init__(self, runner: Runner, config: VerifierConfig, info: WorkerInfo) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        config: VerifierConfig,
+        info: WorkerInfo,
+        grammar: GrammarEngine | None = None,
+    ) -> None:
         self.counters: dict[str, int] = dict.fromkeys(
             ("passes", "rows", "draft_tokens", "accepted_tokens", "committed_tokens"), 0
         )
         self._runner = runner
+        self._grammar = grammar
         self._config = config
         self._info = info
         self._sessions: dict[SessionKey, VerifierSession] = {}
@@ -116,15 +124,35 @@ class Verifier:
         if key in self._sessions:
             raise InvalidArgumentError("session_id", f"{opening.session_id} is already open")
         check_opening(opening, self._runner)
+        matcher = self._matcher(opening)
         self._waiting.enter(key, opening.max_length, now)
         config = self._config
         patience_ms = (
             config.seeded_draft_patience_ms if opening.reproducible else config.draft_patience_ms
         )
         self._sessions[key] = VerifierSession(
-            opening, patience_s=patience_ms / 1e3, max_drafts=config.max_drafts_per_pass
+            opening,
+            patience_s=patience_ms / 1e3,
+            max_drafts=config.max_drafts_per_pass,
+            matcher=matcher,
         )
         self._admit()
+
+    def _matcher(self, opening: OpenSession) -> GrammarMatcher | None:
+        """Where the output of a guided session stands, what was committed before included."""
+        if not opening.grammar:
+            return None
+        if self._grammar is None:
+            raise InvalidArgumentError("grammar", "this verifier guides no output")
+        matcher = self._grammar.matcher(
+            opening.grammar,
+            prompt_length=opening.prompt_length,
+            end_ids=opening.eos_token_ids,
+        )
+        matcher.extend(opening.token_ids[opening.prompt_length :])
+        if matcher.length < len(opening.token_ids):
+            raise InvalidArgumentError("token_ids", "what was committed does not fit the grammar")
+        return matcher
 
     def close_link(self, link: LinkId) -> None:
         """Free all sessions of a link."""

@@ -136,6 +136,10 @@ class Tokenizer:
             return self._strings[token_id] or ""
         return self.decode([*self._anchor, token_id]).removeprefix(self._anchor_text)
 
+    def serialized(self) -> str:
+        """The fast tokenizer as its own JSON."""
+        return str(self._backend.to_str())
+
     def vocabulary(self) -> Vocabulary:
         """The id -> string table."""
         tokens = [(string or "").encode() for string in self._strings]

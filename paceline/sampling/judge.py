@@ -37,7 +37,7 @@ class Trial:
     gave `num_rows` rows of logits: row i is the target's law of position `len(token_ids) + i`
     given `token_ids + draft_tokens[:i]`. So `num_rows` is `len(draft_tokens)`, or one more with a
     row for the token after the drafts (bonus); an autoregressive step has no drafts and one row.
-    `draft_probs` None: each draft is a point mass.
+    `draft_probs` None: each draft is a point mass. `masks` has one a row, or is empty: no masks.
     """
 
     params: SamplingParams
@@ -48,6 +48,7 @@ class Trial:
     draft_probs: DraftProbs | None
     epoch: int
     num_rows: int
+    masks: tuple[Tensor | None, ...] = ()
 
     @property
     def contexts(self) -> list[RowContext]:
@@ -59,6 +60,7 @@ class Trial:
                 self.prompt_length,
                 self.eos_token_ids,
                 self.draft_tokens[:i],
+                self.masks[i] if self.masks else None,
             )
             for i in range(self.num_rows)
         ]

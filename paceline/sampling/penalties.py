@@ -18,7 +18,8 @@ def changes_logits(row: RowContext) -> bool:
     """Whether any function of this module does something to the row."""
     params = row.params
     return bool(
-        params.logit_bias
+        row.mask is not None
+        or params.logit_bias
         or params.allowed_token_ids
         or params.bad_words_token_ids
         or params.repetition_penalty != 1.0
@@ -26,6 +27,18 @@ def changes_logits(row: RowContext) -> bool:
         or params.frequency_penalty != 0.0
         or row.num_output_tokens < params.min_tokens
     )
+
+
+def apply_masks(logits: Tensor, rows: Sequence[RowContext]) -> None:
+    """Set the ids outside each row's mask to -inf; an id beyond its end is outside. `[R, V]`."""
+    width = logits.shape[1]
+    masks = {index: row.mask[:width] for index, row in enumerate(rows) if row.mask is not None}
+    if not masks:
+        return
+    padded = [torch.nn.functional.pad(mask, (0, width - len(mask))) for mask in masks.values()]
+    chosen = list(masks)
+    banned = torch.stack(padded).logical_not_().to(logits.device)
+    logits[chosen] = logits[chosen].masked_fill_(banned, NEGATIVE_INFINITY)
 
 
 def apply_bias_and_bans(logits: Tensor, rows: Sequence[RowContext]) -> None:

@@ -1,6 +1,6 @@
 """Logits to probabilities: one pipeline for drafts, verification and autoregressive steps.
 
-The order is logit bias and bans, penalties, min_tokens mask, temperature, top-k, top-p, min-p,
+The order is mask, logit bias and bans, penalties, min_tokens mask, temperature, top-k, top-p, min-p,
 typical-p. Each row has its own parameters and its own prefix.
 """
 
@@ -17,6 +17,7 @@ from paceline.sampling.params import SamplingParams
 from paceline.sampling.penalties import (
     NEGATIVE_INFINITY,
     apply_bias_and_bans,
+    apply_masks,
     apply_penalties,
     changes_logits,
 )
@@ -29,7 +30,8 @@ class RowContext:
 
     The prefix is `token_ids` followed by `draft_tokens`; kept apart so that the rows of one block
     share the committed tokens. The first `prompt_length` tokens are the prompt. `eos_token_ids`
-    are masked before `min_tokens`.
+    are masked before `min_tokens`. `mask` is bool over ids, from 0 on: those that may be produced;
+    None allows all.
     """
 
     params: SamplingParams
@@ -37,6 +39,7 @@ class RowContext:
     prompt_length: int
     eos_token_ids: tuple[int, ...] = ()
     draft_tokens: tuple[int, ...] = ()
+    mask: Tensor | None = None
 
     @property
     def position(self) -> int:
@@ -119,6 +122,7 @@ def adjust_logits(logits: Tensor, rows: Sequence[RowContext]) -> Tensor:
     if not any(changes_logits(row) for row in rows):
         return logits
     adjusted = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
+    apply_masks(adjusted, rows)
     apply_bias_and_bans(adjusted, rows)
     apply_penalties(adjusted, rows)
     return adjusted
@@ -133,6 +137,8 @@ def _check_peaks(peaks: Tensor, rows: Sequence[RowContext]) -> None:
         raise PacelineError("the model's logits are not finite numbers")
     params = rows[index].params
     field = "allowed_token_ids" if params.allowed_token_ids else "bad_words_token_ids"
+    if rows[index].mask is not None:
+        field = "grammar"
     if rows[index].num_output_tokens < params.min_tokens:
         field = "min_tokens"
     raise InvalidArgumentError(field, "the masks of this request leave no token to choose from")

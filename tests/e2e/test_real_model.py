@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def configuration(target: Path, drafter: dict[str, Any]) -> Config:
             },
             "drafter": {"listen": "127.0.0.1:0", **drafter},
             "orchestrator": {"listen": "127.0.0.1:0"},
+            "cluster": {"ray_address": "local", "namespace": f"e2e-{os.getpid()}"},
         },
         source="test",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -51,9 +52,17 @@ def encode_generate(**given: Unpack[GenerateFields]) -> orchestrator_pb2.Generat
     extend_field(message, "token_ids", values.get("token_ids", ()))
     for entry in values.get("messages", ()):
         _add_message(message, entry)
-    for name in ("stop", "bad_words"):
+    if isinstance(values.get("guided_json"), Mapping):
+        values["guided_json"] = json.dumps(values["guided_json"], ensure_ascii=False)
+    for name in ("guided_json", "guided_regex"):
+        if name in values:
+            set_field(message, name, values[name])
+    for name in ("stop", "bad_words", "guided_choice"):
         strings = values.get(name, ())
         extend_field(message, name, [strings] if isinstance(strings, str) else strings)
+    for name in ("guided_json", "guided_regex", "guided_choice"):
+        if name in values and not getattr(message, name):  # the wire would read "not given"
+            raise InvalidArgumentError(name, "must not be empty")
     if "draft_probs" in values:
         wanted = _member(DraftProbsFormat, "draft_probs", values["draft_probs"])
         message.draft_probs = encode_draft_probs_format(wanted)

@@ -40,6 +40,9 @@ def decode_generate(
         bad_words=message.bad_words,
         draft_probs=decode_draft_probs_format(message.draft_probs),
         n=optional("n"),
+        guided_json=message.guided_json,
+        guided_regex=message.guided_regex,
+        guided_choice=message.guided_choice,
     )
 
 

@@ -205,6 +205,7 @@ async def test_a_link_that_breaks_again_and_again_is_not_reopened_without_a_paus
     delays: list[float],
 ) -> None:
     worker = await FakeWorker().start()
+    await rest()
     for _ in range(6):
         worker.lose()
         await worker.is_back()

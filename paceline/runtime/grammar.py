@@ -1,0 +1,192 @@
+"""Grammars as masks over token ids: which ids may come next, so that the output matches.
+
+llguidance reads grammar and tokenizer. Both sides give probability 0 to what it forbids, so that
+drafts obey the grammar too and the output keeps the law of the masked target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from torch import Tensor
+
+from paceline.errors import InvalidArgumentError
+from paceline.runtime.grammar_text import one_line
+from paceline.runtime.tokenizer import Tokenizer
+
+_LIMITS = LLParserLimits(verbose_errors=False)
+"""The library's own bounds on work and memory; errors without the parser's state."""
+
+
+class GrammarEngine:
+    """Reads grammars for one tokenizer. `matcher` and `problem` may be called by any thread."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: LLTokenizer | None = None
+        self._unusable = ""
+
+    def prepare(self) -> None:
+        """Index the vocabulary, once; about half a second for 50,000 ids, so do it beforehand.
+
+        Raises nothing: a tokenizer that cannot be guided makes every grammar a `problem`.
+        """
+        if self._tokens is not None or self._unusable:
+            return
+        try:
+            self._tokens = LLTokenizer(
+                self._tokenizer.serialized(),
+                n_vocab=self._tokenizer.vocab_size,
+                eos_token=self._end_marker(),
+            )
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a Rust panic is no Exception
+            self._unusable = f"the model's tokenizer cannot be guided: {one_line(str(error))}"
+
+    def _end_marker(self) -> int:
+        """The id by which llguidance means the end: any that is no text; no end id of a model."""
+        special = self._tokenizer.special_token_ids
+        for name in ("eos", "pad", "bos", "unk"):
+            if name in special:
+                return special[name]
+        raise ValueError("it has no special token")
+
+    def problem(self, grammar: str) -> str:
+        """Why no output of this vocabulary can match the grammar; empty if one may."""
+        self.prepare()
+        if self._tokens is None:
+            return self._unusable
+        matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=_LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+            if not matcher.is_error():
+                return ""
+        reason = one_line(matcher.get_error())
+        return "no token of the vocabulary begins a match" if reason in _DEAD_ENDS else reason
+
+    def matcher(
+        self, grammar: str, *, prompt_length: int, end_ids: Sequence[int]
+    ) -> GrammarMatcher:
+        """Where an output stands that begins after `prompt_length` tokens.
+
+        `end_ids` are allowed where the grammar is complete, and there alone. Raises
+        `InvalidArgumentError` naming `grammar`.
+        """
+        self.prepare()
+        if self._tokens is None:
+            raise InvalidArgumentError("grammar", self._unusable)
+        matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=_LIMITS)
+        if matcher.is_error():
+            raise InvalidArgumentError("grammar", one_line(matcher.get_error()))
+        return GrammarMatcher(
+            matcher,
+            prompt_length=prompt_length,
+            end_ids=end_ids,
+            vocab_size=self._tokenizer.vocab_size,
+            marker=self._end_marker(),
+        )
+
+
+_DEAD_ENDS = frozenset({"NoExtension", "NoExtensionBias"})
+
+
+class GrammarMatcher:
+    """Where one output stands in its grammar. Used by one thread.
+
+    `length` counts as a page table's does: the prompt and the output tokens taken. What follows an
+    end id, or a token that the grammar forbids, is never taken.
+    """
+
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        *,
+        prompt_length: int,
+        end_ids: Sequence[int],
+        vocab_size: int,
+        marker: int,
+    ) -> None:
+        self._matcher = matcher
+        self._fresh = matcher.deep_copy()
+        self._prompt_length = prompt_length
+        self._taken: list[int] = []
+        self._vocab_size = vocab_size
+        self._end_ids = frozenset(i for i in end_ids if 0 <= i < vocab_size)
+        self._marker = marker
+
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence up to where the output stands."""
+        return self._prompt_length + len(self._taken)
+
+    def extend(self, token_ids: Sequence[int]) -> int:
+        """Take output tokens; returns how many the grammar allows, an end id among them."""
+        for count, token_id in enumerate(token_ids):
+            if token_id in self._end_ids:
+                return count + self._matcher.is_accepting()
+            if not self._take(token_id):
+                return count
+        return len(token_ids)
+
+    def _take(self, token_id: int) -> bool:
+        is_text = 0 <= token_id < self._vocab_size and token_id != self._marker
+        if is_text and self._matcher.try_consume_tokens([token_id]):
+            self._taken.append(token_id)
+            return True
+        if self._matcher.is_error():
+            self._restore()
+        return False
+
+    def truncate(self, length: int) -> None:
+        """Forget the tokens from `length` on; no effect on a shorter sequence."""
+        num_dropped = self.length - length
+        if num_dropped <= 0:
+            return
+        del self._taken[len(self._taken) - num_dropped :]
+        if not self._matcher.rollback(num_dropped):
+            self._restore()
+
+    def _restore(self) -> None:
+        """Leave llguidance's error state, which knows no way back, by taking all tokens again."""
+        self._matcher = self._fresh.deep_copy()
+        self._matcher.consume_tokens(self._taken)
+
+    def mask(self) -> Tensor:
+        """The ids that may come next, bool `[vocab_size]`; none if the output cannot go on.
+
+        That is so where no token of the vocabulary fits, or the grammar became too complex.
+        """
+        packed = self._matcher.compute_bitmask()
+        if self._matcher.is_error():  # the library would allow the end here
+            self._restore()
+            return torch.zeros(self._vocab_size, dtype=torch.bool)
+        bits = np.unpackbits(
+            np.frombuffer(packed, dtype=np.uint8), count=self._vocab_size, bitorder="little"
+        )
+        mask = torch.from_numpy(bits).view(torch.bool)
+        mask[self._marker] = False
+        mask[list(self._end_ids)] = self._matcher.is_accepting()
+        return mask
+
+    def masks(self, draft_tokens: Sequence[int], num_rows: int) -> tuple[Tensor | None, ...]:
+        """Row i's mask, after the first i drafts; the matcher stays where it is.
+
+        None from where no output can stand: after a draft that the grammar forbids, that ends the
+        output or leads nowhere. What the rows from there on say is never committed: such a draft
+        is rejected, or ends the output, or `extend` stops after it.
+        """
+        length = self.length
+        rows: list[Tensor | None] = [self.mask()]
+        for draft in draft_tokens[: num_rows - 1]:
+            if draft in self._end_ids or not self.extend([draft]):
+                break
+            mask = self.mask()
+            if not mask.any():
+                break
+            rows.append(mask)
+        self.truncate(length)
+        return (*rows, *(None for _ in range(num_rows - len(rows))))
