@@ -95,5 +95,5 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _ends_in_escape(pattern: str) -> bool:
-    """Whether the last character is a backslash that is not escaped itself (llguidance drops it)."""
+    """Whether it ends with a backslash that is not escaped itself; llguidance would drop it."""
     return (len(pattern) - len(pattern.rstrip("\\"))) % 2 == 1

@@ -119,11 +119,10 @@ class Relay:
     def taken(self, num_tokens: int) -> None:
         """The client has taken so many tokens in all; lets the verifier go on that far ahead."""
         limit = self.session.prompt_length + num_tokens + self._settings.commit_credit
-        if self._verifier is not None and (
-            limit - self._committed_limit >= self._settings.commit_credit // 4
-        ):
-            self._committed_limit = limit
-            self._send_verifier(Credit(self._verifier.session_id, limit))
+        if limit - self._committed_limit >= self._settings.commit_credit // 4:
+            self._committed_limit = limit  # one that is opened in the meantime hears it then
+            if self._verifier is not None:
+                self._send_verifier(Credit(self._verifier.session_id, limit))
 
     def close(self) -> None:
         """Free the session on both workers, whatever state it is in. Idempotent."""

@@ -116,7 +116,8 @@ def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
         window=window,
         num_speculative_tokens=block,
         draft_top_k=draft_top_k(call.draft_probs or defaults.draft_probs, config),
-        commit_credit=max(config.commit_credit, window),
+        # credit comes in quarters, and what is left of it must hold a whole block
+        commit_credit=max(config.commit_credit, 2 * window),
         failover_timeout_s=config.failover_timeout_s,
         reproducible=reproducible,
     )

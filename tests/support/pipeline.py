@@ -15,6 +15,7 @@ from orchestrator.router import Router
 from orchestrator.worker import WorkerSession
 from paceline.config import RuntimeConfig, VerifierConfig
 from paceline.errors import PacelineError, UnavailableError
+from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.scripted import ScriptedRunner
 from paceline.sampling.params import SamplingParams
 from paceline.types import CloseSession, SessionError, Verdict, WorkerInfo
@@ -122,6 +123,7 @@ class Pipeline:
         eos_token_ids: Sequence[int] = (),
         verifier_config: VerifierConfig | None = None,
         runtime: RuntimeConfig | None = None,
+        grammar: GrammarEngine | None = None,
     ) -> None:
         self.now = 0.0
         vocab_size = target.vocab_size
@@ -129,6 +131,7 @@ class Pipeline:
             target,
             verifier_config or VerifierConfig(draft_patience_ms=10),
             worker_info("verifier", vocab_size, eos_token_ids),
+            grammar,
         )
         self.target = target
         self.verifier = QueuedWorker(
@@ -136,7 +139,7 @@ class Pipeline:
         )
         if isinstance(drafter, ScriptedRunner):
             info = worker_info("model", drafter.vocab_size)
-            drafter = ModelDrafter(drafter, runtime or RuntimeConfig(), info)
+            drafter = ModelDrafter(drafter, runtime or RuntimeConfig(), info, grammar)
         self.drafter = (
             None
             if drafter is None
@@ -157,6 +160,7 @@ class Pipeline:
         speculation: bool = True,
         reproducible: bool = False,
         commit_credit: int = 1000,
+        grammar: str = "",
     ) -> Relay:
         """Start a generation."""
         settings = RelaySettings(
@@ -167,6 +171,7 @@ class Pipeline:
             commit_credit=commit_credit,
             failover_timeout_s=0.0,
             reproducible=reproducible,
+            grammar=grammar,
         )
         relay = Relay(self.router, tuple(prompt), sampling, settings)
         relay.start()

@@ -36,7 +36,7 @@ from verifier_service.verifier import Verifier
 
 ROOT = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1:0"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long anything awaited may take before the test fails."""
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

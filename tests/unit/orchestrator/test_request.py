@@ -20,11 +20,13 @@ from orchestrator.stop_strings import MAX_STOP_LENGTH, MAX_STOPS
 from paceline.config import OrchestratorConfig, SpeculationConfig
 from paceline.errors import InvalidArgumentError
 from paceline.generation import GenerateCall
+from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
-from paceline.sampling.params import Acceptance, SamplingParams
+from paceline.sampling.params import MAX_SEED, Acceptance, DraftProbsFormat, SamplingParams
 
 CONTEXT = 64
 TOKENIZER = Tokenizer(build_byte_tokenizer())
+GRAMMAR = GrammarEngine(TOKENIZER)
 VOCAB = TOKENIZER.vocab_size
 TARGET = replace(worker_info("verifier", VOCAB), context_length=CONTEXT)
 CALL = GenerateCall(
@@ -43,12 +45,19 @@ CALL = GenerateCall(
 )
 
 
-def complete(config: OrchestratorConfig | None = None, **changes: Any) -> GenerationRequest:
+def complete(
+    config: OrchestratorConfig | None = None,
+    *,
+    max_message_bytes: int = 4 * 1024 * 1024,
+    **changes: Any,
+) -> GenerationRequest:
     return complete_request(
         replace(CALL, **changes),
         tokenizer=TOKENIZER,
+        grammar=GRAMMAR,
         target=TARGET,
         config=config or OrchestratorConfig(),
+        max_message_bytes=max_message_bytes,
     )
 
 
@@ -90,6 +99,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"num_speculative_tokens": MAX_SPECULATIVE_TOKENS + 1},
         "num_speculative_tokens: 65 is outside 1 to 64",
     ),
+    "no answer": ({"n": 0}, "n: 0 is outside 1 to "),
+    "answers too many": ({"n": 9999}, "n: 9999 is outside 1 to "),
     "an empty stop string": ({"stop": ("a", "")}, "stop: string 1 is empty"),
     "a stop string too long": ({"stop": ("a" * (MAX_STOP_LENGTH + 1),)}, "stop: string 0 has 1025"),
     "stop strings too many": ({"stop": ("a",) * (MAX_STOPS + 1)}, "stop: 65 strings; at most 64"),
@@ -228,3 +239,42 @@ def test_bad_words_join_the_banned_ids() -> None:
 def test_the_prompt_is_encoded_once_by_the_targets_tokenizer() -> None:
     """C07: workers get ids, never text."""
     assert complete(token_ids=(), prompt="hi").prompt == (104, 105)
+
+
+# --- distributions on the wire --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "configured", "expected"),
+    [
+        (None, DraftProbsFormat.TOP_K, 64),
+        (None, DraftProbsFormat.DENSE, 0),
+        (DraftProbsFormat.DENSE, DraftProbsFormat.TOP_K, 0),
+        (DraftProbsFormat.NONE, DraftProbsFormat.DENSE, 1),
+        (DraftProbsFormat.TOP_K, DraftProbsFormat.DENSE, 64),
+    ],
+)
+def test_the_format_of_draft_distributions_is_the_calls_or_the_default(
+    asked: DraftProbsFormat | None, configured: DraftProbsFormat, expected: int
+) -> None:
+    config = OrchestratorConfig(speculation=SpeculationConfig(draft_probs=configured))
+    assert complete(config, draft_probs=asked).settings.draft_top_k == expected
+
+
+def test_a_block_that_no_message_can_hold_is_refused_before_it_is_made() -> None:
+    """G05: a clear error, and the link of all the others survives."""
+    dense = {"draft_probs": DraftProbsFormat.DENSE, "max_message_bytes": 8 * 258 * 4}
+    with pytest.raises(InvalidArgumentError, match=r"^num_speculative_tokens: 12 draft distrib"):
+        complete(num_speculative_tokens=12, **dense)
+    assert complete(num_speculative_tokens=2, **dense).settings.num_speculative_tokens == 2
+    without = complete(num_speculative_tokens=12, speculation=False, **dense)
+    assert not without.settings.speculation
+
+
+def test_answers_have_consecutive_seeds() -> None:
+    """A06: each answer is drawn with its own numbers, and again the same."""
+    request = complete(n=3, sampling=SamplingParams(seed=MAX_SEED - 1))
+    assert request.num_answers == 3
+    seeds = [request.answer_sampling(index).seed for index in range(3)]
+    assert seeds == [MAX_SEED - 1, MAX_SEED, 0]
+    assert complete().num_answers == 1
