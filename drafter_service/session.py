@@ -25,6 +25,8 @@ class DraftSession:
         self.tokens = list(opening.token_ids)
         self.committed = len(self.tokens)
         self.epoch = opening.epoch
+        self._window = opening.window
+        self._block_length = opening.num_speculative_tokens
         self.is_active = True
         """Whether the session wants to be asked for more; the next advance reawakens it."""
         self._sent = self.committed
@@ -49,7 +51,8 @@ class DraftSession:
             )
         self._check_ids(event.token_ids)
         self._awaits_first = False
-        self.is_active = True
+        self._adjust(event)
+        self.is_active = self._window > 0
         end = event.base + len(event.token_ids)
         drafted = self.tokens[event.base : end]
         agreed = _common_prefix(drafted, event.token_ids)
@@ -70,6 +73,21 @@ class DraftSession:
         self._unsent = self._unsent[len(self._unsent) - num_unsent :]
         return valid
 
+    def _adjust(self, event: Advance) -> None:
+        """Take a new window and block length; the opening's window stays the limit."""
+        if event.window is not None:
+            if not 0 <= event.window <= self.opening.window:
+                raise InvalidArgumentError(
+                    "window", f"{event.window} is outside 0 to {self.opening.window}"
+                )
+            self._window = event.window
+        if event.num_speculative_tokens is not None:
+            if event.num_speculative_tokens < 1:
+                raise InvalidArgumentError(
+                    "num_speculative_tokens", f"{event.num_speculative_tokens} is below 1"
+                )
+            self._block_length = event.num_speculative_tokens
+
     def _check_ids(self, token_ids: Sequence[int]) -> None:
         vocab_size = self.opening.vocab_size
         for token_id in token_ids:
@@ -84,7 +102,7 @@ class DraftSession:
         """What to ask the drafter for; None while the window is full or nothing is wanted."""
         if not self.is_active:
             return None
-        limit = min(self._room(), self.opening.num_speculative_tokens - len(self._unsent))
+        limit = min(self._room(), self._block_length - len(self._unsent))
         if limit <= 0:
             return None
         if self._awaits_first:
@@ -92,7 +110,7 @@ class DraftSession:
         return ProposeRequest(self.key, self.opening, self.tokens, self.epoch, limit)
 
     def _room(self) -> int:
-        window_end = self.committed + self.opening.window
+        window_end = self.committed + self._window
         return min(window_end, self._max_length) - len(self.tokens)
 
     def add(self, draws: Sequence[Draw], seconds: float) -> None:
@@ -104,7 +122,7 @@ class DraftSession:
     def take_block(self, *, found_nothing: bool, kv_length: int) -> DraftBlock | None:
         """The next block, once it is full, the window is, or there is nothing more to propose."""
         has_room = self._room() > 0 and not found_nothing
-        if has_room and len(self._unsent) < self.opening.num_speculative_tokens:
+        if has_room and len(self._unsent) < self._block_length:
             return None
         draws, self._unsent = self._unsent, []
         seconds, self._draft_s = self._draft_s, 0.0

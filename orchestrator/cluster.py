@@ -81,8 +81,8 @@ class Cluster:
 
     @property
     def placed(self) -> tuple[Placed, ...]:
-        """The running members and where they are."""
-        return tuple(self._placed.values())
+        """The running members and where they are, verifiers first."""
+        return tuple(self._placed[member] for member in self._services if member in self._placed)
 
     @property
     def orchestrator_address(self) -> str:
@@ -184,8 +184,7 @@ class Cluster:
         return self._config.model_copy(update={"orchestrator": section})
 
     def _addresses(self, role: Role) -> tuple[str, ...]:
-        placed = sorted(self._placed.values(), key=lambda p: p.member.index)
-        return tuple(p.address for p in placed if p.member.role is role)
+        return tuple(one.address for one in self.placed if one.member.role is role)
 
     async def _supervise(self, member: Member) -> None:
         clock = asyncio.get_running_loop().time

@@ -8,7 +8,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from paceline.config import Config, ModelConfig, PlacementConfig
+from paceline.config import AnyModelConfig, Config, PlacementConfig
 from paceline.errors import ConfigError
 
 
@@ -89,11 +89,11 @@ def placement_of(config: Config, role: Role) -> PlacementConfig:
     return placement
 
 
-def _drafter_model(config: Config) -> ModelConfig | None:
+def _drafter_model(config: Config) -> AnyModelConfig | None:
     return config.drafter.model if config.drafter.kind == "model" else None
 
 
-def _check_device(role: Role, model: ModelConfig | None, placement: PlacementConfig) -> None:
+def _check_device(role: Role, model: AnyModelConfig | None, placement: PlacementConfig) -> None:
     if model is None or placement.replicas == 0 or not model.device.startswith("cuda"):
         return
     if placement.num_gpus == 0:

@@ -12,8 +12,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
+from orchestrator.pacing import Pacing
 from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.session import Session
+from orchestrator.window_controller import WindowController, WindowPlan
 from orchestrator.worker import WorkerSession
 from paceline.errors import PacelineError, UnavailableError
 from paceline.rpc.status import error_from_code
@@ -55,6 +57,7 @@ class RelaySettings:
     commit_credit: int
     failover_timeout_s: float
     reproducible: bool
+    adaptive: bool = False
     grammar: str = ""
 
 
@@ -78,6 +81,7 @@ class Relay:
         self._sampling = sampling
         self._settings = settings
         self._verifier: WorkerSession[VerifierEvent, VerifierReply] | None = None
+        self._pacing: Pacing | None = None
         self._drafter: WorkerSession[DrafterEvent, DrafterReply] | None = None
         self._verdicts: asyncio.Queue[Verdict | PacelineError] = asyncio.Queue()
         self._committed_limit = len(prompt) + settings.commit_credit
@@ -148,6 +152,8 @@ class Relay:
         if isinstance(reply, SessionError):
             self._on_drafter_lost(error_from_code(reply.code, reply.message))
         elif self.session.takes(reply) and self._verifier is not None:
+            if self._pacing is not None:
+                self._pacing.drafted(reply, time.monotonic())
             self._send_verifier(replace(reply, session_id=self._verifier.session_id))
 
     def _on_verdict(self, reply: VerifierReply, num_bytes: int) -> None:
@@ -156,8 +162,8 @@ class Relay:
             self._on_verifier_lost(error_from_code(reply.code, reply.message))
             return
         if isinstance(reply, PromptLogprobs):
-            if reply.base == len(self._prompt_logprobs) + 1:  # not what a reopening repeats
-                self._prompt_logprobs += reply.logprobs
+            repeated = len(self._prompt_logprobs) + 1 - reply.base  # by a reopening, in any chunks
+            self._prompt_logprobs += reply.logprobs[repeated:]
             return
         if self.first_token_s is None:
             self.first_token_s = time.monotonic() - self._started
@@ -166,10 +172,37 @@ class Relay:
         if reply.finish_reason is not None:
             self._end()
         elif self._drafter is not None:
-            self._send_drafter(
-                Advance(self._drafter.session_id, reply.epoch, reply.base, reply.token_ids)
-            )
+            self._advance_drafter(reply)
         self._verdicts.put_nowait(reply)
+
+    def _advance_drafter(self, verdict: Verdict) -> None:
+        """Tell the drafter what became final, and how far to speculate from here."""
+        assert self._drafter is not None
+        advance = Advance(self._drafter.session_id, verdict.epoch, verdict.base, verdict.token_ids)
+        if self._pacing is not None:
+            now = time.monotonic()
+            before, plan = self._pacing.plan, self._pacing.judged(verdict, now)
+            if plan != before:
+                advance = replace(
+                    advance,
+                    window=plan.window,
+                    num_speculative_tokens=plan.num_speculative_tokens,
+                )
+                self._set_speculation(plan)
+            self._pacing.advanced(len(self.session.tokens), now)
+        self._send_drafter(advance)
+
+    def _set_speculation(self, plan: WindowPlan | None) -> None:
+        if self._verifier is not None:
+            patience_s = None if plan is None else plan.patience_s
+            patience_us = None if patience_s is None else int(patience_s * 1e6)
+            self._send_verifier(
+                SetSpeculation(
+                    self._verifier.session_id,
+                    enabled=self._drafter is not None,
+                    patience_us=patience_us,
+                )
+            )
 
     def _send_verifier(self, event: VerifierEvent) -> None:
         if self._verifier is not None:
@@ -206,19 +239,27 @@ class Relay:
         """Resume drafting when a drafter has come back."""
         if self._is_over or self._drafter is not None or self._verifier is None:
             return
-        self._open_drafter(self._verifier.worker)
-        if self._drafter is not None:
-            self._send_verifier(SetSpeculation(self._verifier.session_id, enabled=True))
+        if self._open_drafter(self._verifier.worker):
+            self._set_speculation(None)
 
-    def _open_drafter(self, verifier: VerifierWorker) -> None:
+    def _open_drafter(self, verifier: VerifierWorker) -> bool:
         """Open the session on a drafter, if speculation is on and one is connected."""
         worker: DrafterWorker | None = self._router.drafter()
         if not self._settings.speculation or worker is None:
-            return
+            return False
         epoch = self.session.begin_epoch() if self.had_drafter else self.session.epoch
         self.had_drafter = True
         self._drafter = worker.open_session(self._on_draft, self._on_drafter_lost)
+        self._pacing = self._new_pacing(verifier) if self._settings.adaptive else None
         self._send_drafter(self._opening(self._drafter.session_id, epoch, verifier))
+        return True
+
+    def _new_pacing(self, verifier: VerifierWorker) -> Pacing:
+        settings = self._settings
+        cost = self._router.pass_cost(verifier)
+        start = WindowPlan(settings.num_speculative_tokens, settings.window, patience_s=None)
+        controller = WindowController(cost, max_window=settings.window, start=start)
+        return Pacing(controller, cost)
 
     def _on_drafter_lost(self, error: PacelineError) -> None:
         """Go on without drafts. A session that the drafter refuses is not offered again."""
@@ -226,8 +267,8 @@ class Relay:
         self._drafter = None
         if not isinstance(error, UnavailableError):
             self._settings = replace(self._settings, speculation=False)
-        if self._verifier is not None:
-            self._send_verifier(SetSpeculation(self._verifier.session_id, enabled=False))
+        self._pacing = None
+        self._set_speculation(None)
 
     # --- the verifier is lost and replaced --------------------------------------------------
 

@@ -8,6 +8,7 @@ from orchestrator.guide import guiding_grammar
 from orchestrator.prompt import encode_bad_words, encode_request
 from orchestrator.relay import RelaySettings
 from orchestrator.stop_strings import check_stops
+from orchestrator.window_controller import MAX_BLOCK
 from paceline.config import OrchestratorConfig
 from paceline.errors import InvalidArgumentError
 from paceline.generation import GenerateCall
@@ -77,7 +78,9 @@ def complete_request(
         _settings(call, config), grammar=guiding_grammar(call, engine=grammar, target=target)
     )
     block_bytes = largest_block_bytes(
-        num_speculative_tokens=settings.num_speculative_tokens,
+        num_speculative_tokens=(
+            MAX_BLOCK if settings.adaptive else settings.num_speculative_tokens
+        ),
         draft_top_k=settings.draft_top_k,
         vocab_size=target.vocab_size,
     )
@@ -111,6 +114,10 @@ def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
     reproducible = call.gives_seed and not call.sampling.is_deterministic
     if reproducible:  # a partly filled block at the window's end would depend on timing
         window -= window % block
+    chosen = call.window is not None or call.num_speculative_tokens is not None
+    adaptive = defaults.adaptive and not chosen and not reproducible
+    if adaptive:
+        window = defaults.max_window
     return RelaySettings(
         speculation=call.speculation is not False,
         window=window,
@@ -120,6 +127,7 @@ def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
         commit_credit=max(config.commit_credit, 2 * window),
         failover_timeout_s=config.failover_timeout_s,
         reproducible=reproducible,
+        adaptive=adaptive,
     )
 
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
+from orchestrator.estimates import PassCost
 from orchestrator.worker import Worker
 from paceline.errors import UnavailableError
 from paceline.types import DrafterEvent, DrafterReply, VerifierEvent, VerifierReply
@@ -25,6 +26,7 @@ class Router:
     ) -> None:
         self.verifiers = verifiers
         self.drafters = drafters
+        self._pass_costs = {id(worker): PassCost() for worker in verifiers}
         self._serving = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         for worker in self.workers:
@@ -46,6 +48,10 @@ class Router:
             problems = "; ".join(f"{worker.address}: {worker.problem}" for worker in self.verifiers)
             raise UnavailableError(f"no verifier is connected ({problems})")
         return worker
+
+    def pass_cost(self, verifier: VerifierWorker) -> PassCost:
+        """What is known of the time of a verifier's passes; its sessions learn together."""
+        return self._pass_costs[id(verifier)]
 
     def drafter(self) -> DrafterWorker | None:
         """The drafter for a new session, if any is connected."""

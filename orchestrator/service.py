@@ -99,14 +99,17 @@ def _workers(config: Config) -> tuple[list[VerifierWorker], list[DrafterWorker]]
     section = config.orchestrator
     wire = (load_credentials(config.security), config.grpc)
     timeout_s = section.connect_timeout_s
+    delay_ms = section.emulated_delay_ms
+    open_verifier = partial(connect_verifier, timeout_s=timeout_s, delay_s=delay_ms.verifier / 1e3)
+    open_drafter = partial(connect_drafter, timeout_s=timeout_s, delay_s=delay_ms.drafter / 1e3)
     verifier_addresses = section.verifiers or (config.verifier.listen,)
     drafter_addresses = (config.drafter.listen,) if section.drafters is None else section.drafters
     verifiers: list[VerifierWorker] = [
-        Worker("verifier", address, partial(connect_verifier, address, *wire, timeout_s=timeout_s))
+        Worker("verifier", address, partial(open_verifier, address, *wire))
         for address in verifier_addresses
     ]
     drafters: list[DrafterWorker] = [
-        Worker("drafter", address, partial(connect_drafter, address, *wire, timeout_s=timeout_s))
+        Worker("drafter", address, partial(open_drafter, address, *wire))
         for address in drafter_addresses
     ]
     return verifiers, drafters

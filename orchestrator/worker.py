@@ -122,9 +122,7 @@ class Worker(Generic[E, R]):
             except Exception as error:  # whatever it was: nobody else would try again
                 unexpected = not isinstance(error, PacelineError)
                 if unexpected or str(error) != self.problem:
-                    logger.warning(
-                        "%s %s: %s", self.role, self.address, error, exc_info=unexpected
-                    )
+                    logger.warning("%s %s: %s", self.role, self.address, error, exc_info=unexpected)
                 self.problem = str(error)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LAST_RETRY_S)

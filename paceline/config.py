@@ -200,6 +200,11 @@ class SpeculationConfig(Section):
 
     num_speculative_tokens: int = Field(default=4, ge=1, le=32)
     window: int = Field(default=12, ge=1, le=256)
+    adaptive: bool = True
+    """Whether block length and window follow what is measured, down to no speculation; not for
+    requests that set them, nor for seeded sampling, whose output would depend on timing."""
+    max_window: int = Field(default=40, ge=1, le=256)
+    """Limit of an adaptive window."""
     draft_probs: DraftProbsFormat = DraftProbsFormat.SPARSE
     """How much of a draft distribution travels: `sparse`, `dense` or `none`."""
     draft_top_k: int = Field(default=64, ge=2, le=4096)

@@ -107,12 +107,18 @@ class DraftBlock:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Tokens became final; tells the drafter. Contiguous and in order within a session."""
+    """Tokens became final; tells the drafter. Contiguous and in order within a session.
+
+    `window` and `num_speculative_tokens` hold from now on; None leaves them as they are, and a
+    window of 0 drafts nothing until it is opened again.
+    """
 
     session_id: SessionId
     epoch: int
     base: int
     token_ids: tuple[int, ...]
+    window: int | None = None
+    num_speculative_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +131,11 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class SetSpeculation:
-    """Whether draft blocks are to be expected."""
+    """Whether draft blocks are to be expected, and for how long; None is as configured."""
 
     session_id: SessionId
     enabled: bool
+    patience_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,12 @@ class Credit(_message.Message):
     def __init__(self, committed_limit: _Optional[int] = ...) -> None: ...
 
 class SetSpeculation(_message.Message):
-    __slots__ = ("enabled",)
+    __slots__ = ("enabled", "patience_us")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_US_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
-    def __init__(self, enabled: _Optional[bool] = ...) -> None: ...
+    patience_us: int
+    def __init__(self, enabled: _Optional[bool] = ..., patience_us: _Optional[int] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("replies",)

@@ -82,7 +82,7 @@ class VerifierSession:
         self._params = opening.sampling
         self._committed_limit = opening.committed_limit
         self._speculation = opening.speculation
-        self._patience_s = patience_s
+        self._patience_s = self._configured_patience_s = patience_s
         self._max_drafts = max_drafts
         # the block is what one pass judges, so how blocks are merged shapes the output
         self._judges_by_block = (
@@ -103,9 +103,13 @@ class VerifierSession:
         """Extend the commit credit; it never shrinks."""
         self._committed_limit = max(self._committed_limit, committed_limit)
 
-    def set_speculation(self, *, enabled: bool) -> None:
-        """Start or stop expecting draft blocks; stopping drops the tail."""
+    def set_speculation(self, *, enabled: bool, patience_s: float | None = None) -> None:
+        """Start or stop expecting draft blocks; stopping drops the tail.
+
+        `patience_s` is how long to wait for them from now on; None is as configured.
+        """
         self._speculation = enabled
+        self._patience_s = self._configured_patience_s if patience_s is None else patience_s
         self._gave_up_waiting = False
         self._drafter_state = DrafterState.RUNNING
         if not enabled:

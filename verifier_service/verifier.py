@@ -118,7 +118,9 @@ class Verifier:
         elif isinstance(event, Credit):
             session.grant(event.committed_limit)
         elif isinstance(event, SetSpeculation):
-            session.set_speculation(enabled=event.enabled)
+            patience_us = event.patience_us
+            patience_s = None if patience_us is None else patience_us / 1e6
+            session.set_speculation(enabled=event.enabled, patience_s=patience_s)
 
     def _open(self, key: SessionKey, opening: OpenSession, now: float) -> None:
         if key in self._sessions:

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from paceline.errors import CancelledError, PacelineError, UnavailableError
+from paceline.rpc.delay import DelayLine
 from paceline.rpc.link import ACCEPTED_METADATA
 from paceline.rpc.outbox import Outbox
 from paceline.rpc.status import error_from_code, error_from_rpc
@@ -29,6 +30,7 @@ class ClientLink(Generic[EventT, ReplyT]):
     `method` is the stub's, e.g. `stub.Draft`. `on_reply` hears each reply and its payload bytes;
     a malformed one arrives as a `SessionError`. `on_closed` hears exactly once, after a
     successful `start`, why the link ended: None when `close` was called. Neither may block.
+    `delay_s` emulates a slower network: everything takes so much longer, each way.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class ClientLink(Generic[EventT, ReplyT]):
         on_reply: Callable[[ReplyT | SessionError, int], None],
         on_closed: Callable[[PacelineError | None], None],
         max_message_bytes: int,
+        delay_s: float = 0.0,
     ) -> None:
         self._method = method
         self._wire = wire
@@ -46,6 +49,13 @@ class ClientLink(Generic[EventT, ReplyT]):
         self._on_closed = on_closed
         self._max_bytes = max_message_bytes
         self._outbox: Outbox[Entry] = Outbox()
+        self._put: Callable[[list[Entry]], None] = self._outbox.put
+        self._arrive: Callable[[list[tuple[ReplyT | SessionError, int]]], None] = self._deliver
+        self._delays: list[DelayLine[Any]] = []
+        if delay_s:
+            sending, receiving = DelayLine(delay_s, self._put), DelayLine(delay_s, self._arrive)
+            self._delays = [sending, receiving]
+            self._put, self._arrive = sending.put, receiving.put
         self._call: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._open = False
@@ -69,6 +79,8 @@ class ClientLink(Generic[EventT, ReplyT]):
             raise
         self._call = call
         self._open = True
+        for line in self._delays:
+            line.start()
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
 
     def send(self, event: EventT | CloseSession) -> int:
@@ -81,7 +93,7 @@ class ClientLink(Generic[EventT, ReplyT]):
             return 0
         events: Any = self._wire.events
         entry: Entry = events.entry(event, max_bytes=self._max_bytes)
-        self._outbox.put([entry])
+        self._put([entry])
         return entry.size
 
     async def close(self) -> None:
@@ -107,8 +119,7 @@ class ClientLink(Generic[EventT, ReplyT]):
         reason: PacelineError | None = CancelledError("the link was cancelled")
         try:
             async for batch in self._call:
-                for reply, num_bytes in self._wire.replies.unpack(batch):
-                    self._deliver(reply, num_bytes)
+                self._arrive(self._wire.replies.unpack(batch))
             reason = UnavailableError("the worker ended the link")
         except grpc.aio.AioRpcError as error:
             reason = error_from_rpc(error)
@@ -120,11 +131,17 @@ class ClientLink(Generic[EventT, ReplyT]):
             reason = PacelineError(f"reading from the link failed: {error}")
         finally:
             self._open = False
+            for line in self._delays:
+                line.close()
             self._outbox.close()
             self._call.cancel()
             self._on_closed(None if self._closing else reason)
 
-    def _deliver(self, reply: ReplyT | SessionError, num_bytes: int) -> None:
+    def _deliver(self, replies: list[tuple[ReplyT | SessionError, int]]) -> None:
+        for reply, num_bytes in replies:
+            self._deliver_one(reply, num_bytes)
+
+    def _deliver_one(self, reply: ReplyT | SessionError, num_bytes: int) -> None:
         if self._closing:
             return
         if isinstance(reply, SessionError) and reply.code == self._wire.replies.malformed_code:

@@ -54,6 +54,7 @@ class WorkerClient(Generic[E, R]):
         *,
         max_message_bytes: int,
         timeout_s: float,
+        delay_s: float = 0.0,
     ) -> None:
         self._channel = channel
         self._stub = stub
@@ -61,6 +62,7 @@ class WorkerClient(Generic[E, R]):
         self._wire = wire
         self._max_message_bytes = max_message_bytes
         self._timeout_s = timeout_s
+        self._delay_s = delay_s
 
     async def describe(self) -> WorkerInfo:
         """Ask the worker what it is and how full. Raises `PacelineError`."""
@@ -83,6 +85,7 @@ class WorkerClient(Generic[E, R]):
             on_reply=on_reply,
             on_closed=on_closed,
             max_message_bytes=self._max_message_bytes,
+            delay_s=self._delay_s,
         )
         await link.start(self._timeout_s)
         return link
@@ -98,9 +101,14 @@ class WorkerClient(Generic[E, R]):
 
 
 def connect_drafter(
-    address: str, credentials: Credentials, limits: GrpcConfig, *, timeout_s: float
+    address: str,
+    credentials: Credentials,
+    limits: GrpcConfig,
+    *,
+    timeout_s: float,
+    delay_s: float = 0.0,
 ) -> WorkerClient[DrafterEvent, DrafterReply]:
-    """A client of the drafter at `address`; nothing is sent yet."""
+    """A client of the drafter at `address`; nothing is sent yet. `delay_s`: see `ClientLink`."""
     channel = open_channel(address, credentials, limits)
     return WorkerClient(
         channel,
@@ -109,13 +117,19 @@ def connect_drafter(
         DRAFTER_LINK,
         max_message_bytes=limits.max_message_bytes,
         timeout_s=timeout_s,
+        delay_s=delay_s,
     )
 
 
 def connect_verifier(
-    address: str, credentials: Credentials, limits: GrpcConfig, *, timeout_s: float
+    address: str,
+    credentials: Credentials,
+    limits: GrpcConfig,
+    *,
+    timeout_s: float,
+    delay_s: float = 0.0,
 ) -> WorkerClient[VerifierEvent, VerifierReply]:
-    """A client of the verifier at `address`; nothing is sent yet."""
+    """A client of the verifier at `address`; nothing is sent yet. `delay_s`: see `ClientLink`."""
     channel = open_channel(address, credentials, limits)
     return WorkerClient(
         channel,
@@ -124,4 +138,5 @@ def connect_verifier(
         VERIFIER_LINK,
         max_message_bytes=limits.max_message_bytes,
         timeout_s=timeout_s,
+        delay_s=delay_s,
     )

@@ -4,35 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
+from paceline.runtime.pass_cost import PassCost
 from paceline.runtime.runner import Chunk, Runner
 
 SPIN_S = 0.0002
 """The last part of a wait is spent polling the clock: a sleep ends some tens of µs late."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassCost:
-    """Seconds that one pass takes on an emulated device.
-
-    `base_s` is the time to read the weights. It holds up to `knee_tokens` tokens; beyond them the
-    device is bound by computing, and it grows in proportion to the tokens (the roofline model,
-    Williams et al. 2009). 0 is no knee. `per_token_s` and `per_session_s` come on top.
-    """
-
-    base_s: float
-    per_token_s: float = 0.0
-    per_session_s: float = 0.0
-    knee_tokens: int = 0
-
-    def seconds(self, num_tokens: int, num_sessions: int) -> float:
-        """Of a pass over so many tokens of so many sessions."""
-        load = max(1.0, num_tokens / self.knee_tokens) if self.knee_tokens else 1.0
-        each = num_tokens * self.per_token_s + num_sessions * self.per_session_s
-        return self.base_s * load + each
 
 
 class EmulatedRunner:

@@ -47,10 +47,11 @@ class AcceptanceSchedule:
         for rate in self.rates:
             if rate not in (0.0, 1.0) and not MIN_ACCEPTANCE <= rate <= MAX_ACCEPTANCE:
                 raise ConfigError(
-                    f"acceptance: {rate} is not 0, 1 or from {MIN_ACCEPTANCE} to {MAX_ACCEPTANCE}"
+                    f"model.acceptance: {rate} is neither 0, 1"
+                    f" nor from {MIN_ACCEPTANCE} to {MAX_ACCEPTANCE}"
                 )
         if any(later <= earlier for earlier, later in pairwise(self._starts)):
-            raise ConfigError("acceptance_changes: positions must rise, from 1 on")
+            raise ConfigError("model.acceptance_changes: positions must rise, from 1 on")
 
     def index_at(self, position: int) -> int:
         """Which of `rates` holds there."""
@@ -96,7 +97,7 @@ class SyntheticLaw:
         """The state before the first token."""
         self._num_plain_ids = num_plain_ids
         self._acceptance = acceptance
-        profiles = [LIKELY]
+        profiles: list[tuple[float, ...]] = [LIKELY]
         if acceptance is not None:
             profiles = [
                 draft_profile(rate, heads=heads)

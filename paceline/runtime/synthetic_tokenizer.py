@@ -18,11 +18,6 @@ _PRINTABLE = range(0x20, 0x7F)
 _FIRST_IDEOGRAPH = 0x20000
 
 
-def synthetic_name(vocab_size: int, seed: int) -> str:
-    """What a synthetic model is called; from it alone follows its tokenizer."""
-    return f"{PREFIX}{vocab_size}:{seed}"
-
-
 def vocab_size_of(name: str) -> int | None:
     """The vocabulary size in the name of a synthetic model; None for any other name."""
     size, _, seed = name.removeprefix(PREFIX).partition(":")

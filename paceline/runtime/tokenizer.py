@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline.errors import InvalidArgumentError, ModelLoadError
 from paceline.runtime.model_source import resolve_source
+from paceline.runtime.synthetic_tokenizer import build_synthetic_tokenizer, vocab_size_of
 
 SPECIAL_NAMES = ("bos", "eos", "pad", "unk")
 
@@ -69,10 +70,15 @@ class Tokenizer:
     def load(cls, path: str, revision: str | None = None) -> Tokenizer:
         """Load from a directory, a GGUF file, `package:NAME` or a hub id; seconds for GGUF.
 
+        A synthetic model's name makes its tokenizer, without any file.
+
         Raises `ModelLoadError` when there is none, or none in the fast form.
         """
         from transformers import AutoTokenizer  # noqa: PLC0415  (slow import)
 
+        synthetic_size = vocab_size_of(path)
+        if synthetic_size is not None:
+            return cls(build_synthetic_tokenizer(synthetic_size))
         source = resolve_source(path, revision)
         try:
             pretrained = AutoTokenizer.from_pretrained(source.name, **source.pretrained_arguments())

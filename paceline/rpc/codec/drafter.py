@@ -29,7 +29,13 @@ def encode_drafter_event(event: DrafterEvent) -> drafter_pb2.DrafterEvent:
             message.open.CopyFrom(encode_open(event))
         case Advance():
             message.advance.CopyFrom(
-                drafter_pb2.Advance(epoch=event.epoch, base=event.base, token_ids=event.token_ids)
+                drafter_pb2.Advance(
+                    epoch=event.epoch,
+                    base=event.base,
+                    token_ids=event.token_ids,
+                    window=event.window,
+                    num_speculative_tokens=event.num_speculative_tokens,
+                )
             )
         case CloseSession():
             message.close.CopyFrom(common_pb2.CloseSession())
@@ -44,7 +50,15 @@ def decode_drafter_event(message: drafter_pb2.DrafterEvent) -> DrafterEvent:
             return decode_open(session_id, message.open)
         case "advance":
             advance = message.advance
-            return Advance(session_id, advance.epoch, advance.base, tuple(advance.token_ids))
+            has_block = advance.HasField("num_speculative_tokens")
+            return Advance(
+                session_id,
+                advance.epoch,
+                advance.base,
+                tuple(advance.token_ids),
+                window=advance.window if advance.HasField("window") else None,
+                num_speculative_tokens=advance.num_speculative_tokens if has_block else None,
+            )
         case "close":
             return CloseSession(session_id)
         case _:

@@ -44,7 +44,7 @@ def encode_verifier_event(event: VerifierEvent) -> verifier_pb2.VerifierEvent:
         case Credit():
             message.credit.CopyFrom(verifier_pb2.Credit(committed_limit=event.committed_limit))
         case SetSpeculation():
-            message.speculation.CopyFrom(verifier_pb2.SetSpeculation(enabled=event.enabled))
+            message.speculation.CopyFrom(_encode_speculation(event))
         case CloseSession():
             message.close.CopyFrom(common_pb2.CloseSession())
     return message
@@ -61,11 +61,23 @@ def decode_verifier_event(message: verifier_pb2.VerifierEvent) -> VerifierEvent:
         case "credit":
             return Credit(session_id, message.credit.committed_limit)
         case "speculation":
-            return SetSpeculation(session_id, message.speculation.enabled)
+            return _decode_speculation(session_id, message.speculation)
         case "close":
             return CloseSession(session_id)
         case _:
             raise InvalidArgumentError("event", "not set, or of an unknown kind")
+
+
+def _encode_speculation(event: SetSpeculation) -> verifier_pb2.SetSpeculation:
+    patience_us = None if event.patience_us is None else clamp_us(event.patience_us)
+    return verifier_pb2.SetSpeculation(enabled=event.enabled, patience_us=patience_us)
+
+
+def _decode_speculation(
+    session_id: SessionId, message: verifier_pb2.SetSpeculation
+) -> SetSpeculation:
+    patience_us = message.patience_us if message.HasField("patience_us") else None
+    return SetSpeculation(session_id, message.enabled, patience_us)
 
 
 def encode_verifier_reply(reply: VerifierReply) -> verifier_pb2.VerifierReply:

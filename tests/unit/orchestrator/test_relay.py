@@ -29,8 +29,10 @@ from paceline.types import (
     OpenSession,
     Origin,
     PassTimings,
+    PromptLogprobs,
     SessionError,
     SetSpeculation,
+    TokenLogprobs,
     Verdict,
 )
 
@@ -508,6 +510,31 @@ async def test_losing_both_workers_at_once_resumes_with_both(bench: RelayBench) 
     speculating = to_verifier[0].speculation or SetSpeculation(bench.verifier_id, enabled=True)
     assert speculating is True or speculating in to_verifier
     assert to_drafter[0].epoch >= to_verifier[0].epoch
+    relay.close()
+
+
+async def test_the_prompts_logprobs_are_whole_after_a_reopening_in_its_midst(
+    bench: RelayBench,
+) -> None:
+    """D07: the next verifier may read the prompt in chunks of other sizes."""
+    relay = Relay(bench.router, tuple(range(9)), SAMPLING, SETTINGS)
+    relay.start()
+
+    def read(start: int, stop: int) -> None:
+        rows = tuple(TokenLogprobs(-float(i)) for i in range(start, stop))
+        bench.verifiers[0].link.reply(PromptLogprobs(bench.verifier_id, start, rows))
+
+    bench.heard_by(bench.verifiers[0])
+    read(1, 3)
+    read(3, 4)
+    bench.fail("verifier", "UNAVAILABLE")
+    await rest()
+    bench.heard_by(bench.verifiers[0])
+    read(1, 6)
+    read(6, 9)
+    bench.verdict(9, 4)
+    assert [row.logprob for row in relay.take_prompt_logprobs()] == [-float(i) for i in range(1, 9)]
+    assert relay.take_prompt_logprobs() == []
     relay.close()
 
 

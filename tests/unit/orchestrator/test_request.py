@@ -10,8 +10,8 @@ from support.byte_tokenizer import build_byte_tokenizer
 from support.pipeline import worker_info
 
 from orchestrator.prompt import CHARACTERS_PER_TOKEN, MAX_BAD_WORD_LENGTH, MAX_BAD_WORDS
+from orchestrator.request import MAX_SPECULATIVE_TOKENS as LONGEST
 from orchestrator.request import (
-    MAX_SPECULATIVE_TOKENS,
     MAX_WINDOW,
     GenerationRequest,
     complete_request,
@@ -94,10 +94,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "window 0": ({"window": 0}, "window: 0 is outside 1 to 256"),
     "a negative window": ({"window": -1}, "window: -1 is outside 1 to 256"),
     "a window too large": ({"window": MAX_WINDOW + 1}, "window: 257 is outside 1 to 256"),
-    "block 0": ({"num_speculative_tokens": 0}, "num_speculative_tokens: 0 is outside 1 to 64"),
+    "block 0": (
+        {"num_speculative_tokens": 0},
+        f"num_speculative_tokens: 0 is outside 1 to {LONGEST}",
+    ),
     "a block too large": (
-        {"num_speculative_tokens": MAX_SPECULATIVE_TOKENS + 1},
-        "num_speculative_tokens: 65 is outside 1 to 64",
+        {"num_speculative_tokens": LONGEST + 1},
+        f"num_speculative_tokens: {LONGEST + 1} is outside 1 to {LONGEST}",
     ),
     "no answer": ({"n": 0}, "n: 0 is outside 1 to "),
     "answers too many": ({"n": 9999}, "n: 9999 is outside 1 to "),
@@ -152,13 +155,13 @@ def test_every_default_comes_from_the_configuration() -> None:
 def test_what_the_call_gives_goes_before_defaults() -> None:
     request = complete(
         window=MAX_WINDOW,
-        num_speculative_tokens=MAX_SPECULATIVE_TOKENS,
+        num_speculative_tokens=LONGEST,
         speculation=False,
         stop=["x"],
         include_stop_in_output=True,
     )
     settings = request.settings
-    assert (settings.window, settings.num_speculative_tokens) == (256, 64)
+    assert (settings.window, settings.num_speculative_tokens) == (256, LONGEST)
     assert not settings.speculation
     assert (request.stops, request.includes_stop) == (("x",), True)
     assert complete(speculation=True).settings.speculation
@@ -175,7 +178,7 @@ def test_the_credit_left_always_has_room_for_a_block(window: int, commit_credit:
     """More is granted once a quarter is used up; until then a whole block must fit, or a pass that
     judges block by block would wait for a grant that never comes."""
     config = OrchestratorConfig(commit_credit=commit_credit)
-    settings = complete(config, window=window, num_speculative_tokens=64).settings
+    settings = complete(config, window=window, num_speculative_tokens=LONGEST).settings
     least_room = settings.commit_credit - (settings.commit_credit // 4 - 1)
     assert settings.num_speculative_tokens <= least_room - 1
     assert settings.commit_credit >= commit_credit
@@ -221,7 +224,7 @@ def test_only_a_seeded_sampled_request_gives_up_speed_for_reproducibility(
     assert settings.reproducible is reproducible
 
 
-@pytest.mark.parametrize(("window", "block"), [(12, 5), (7, 7), (3, 9), (1, 1), (255, 64)])
+@pytest.mark.parametrize(("window", "block"), [(12, 5), (7, 7), (3, 9), (1, 1), (255, LONGEST)])
 def test_a_reproducible_window_holds_whole_blocks(window: int, block: int) -> None:
     """A06: a partly filled block at its end would depend on timing."""
     settings = complete(gives_seed=True, window=window, num_speculative_tokens=block).settings
@@ -247,11 +250,11 @@ def test_the_prompt_is_encoded_once_by_the_targets_tokenizer() -> None:
 @pytest.mark.parametrize(
     ("asked", "configured", "expected"),
     [
-        (None, DraftProbsFormat.TOP_K, 64),
+        (None, DraftProbsFormat.SPARSE, 64),
         (None, DraftProbsFormat.DENSE, 0),
-        (DraftProbsFormat.DENSE, DraftProbsFormat.TOP_K, 0),
+        (DraftProbsFormat.DENSE, DraftProbsFormat.SPARSE, 0),
         (DraftProbsFormat.NONE, DraftProbsFormat.DENSE, 1),
-        (DraftProbsFormat.TOP_K, DraftProbsFormat.DENSE, 64),
+        (DraftProbsFormat.SPARSE, DraftProbsFormat.DENSE, 64),
     ],
 )
 def test_the_format_of_draft_distributions_is_the_calls_or_the_default(

@@ -80,7 +80,7 @@ def test_a_full_queue_refuses_whom_it_would_let_wait() -> None:
     queue.admit()
     queue.enter("b", 4, now=0.0)
     queue.enter("c", 4, now=0.0)
-    with pytest.raises(ResourceExhaustedError, match="2 sessions already wait .* the limit is 2"):
+    with pytest.raises(ResourceExhaustedError, match=r"2 sessions already wait .* the limit is 2"):
         queue.enter("d", 4, now=0.0)
     assert len(queue) == 2
 

@@ -1,0 +1,101 @@
+"""Running estimates that the window controller decides by."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+MEMORY_TRIALS = 24.0
+"""Judged positions after which an old one counts 1/e."""
+PRIOR_ACCEPTANCE = 0.7
+PRIOR_TRIALS = 2.0
+
+
+@dataclass(slots=True)
+class AcceptanceEstimate:
+    """Probability that the next draft token is accepted, from discounted counts.
+
+    A pass that accepts `a` of `m` drafts is `a` successes and, if a < m, one failure: the drafts
+    after it were not tried.
+    """
+
+    _successes: float = PRIOR_ACCEPTANCE * PRIOR_TRIALS
+    _trials: float = PRIOR_TRIALS
+
+    @property
+    def value(self) -> float:
+        return self._successes / self._trials
+
+    def update(self, *, judged: int, accepted: int) -> None:
+        """Count one pass."""
+        trials = accepted + (accepted < judged)
+        keep = (1.0 - 1.0 / MEMORY_TRIALS) ** trials
+        self._successes = keep * self._successes + accepted
+        self._trials = keep * self._trials + trials
+
+
+@dataclass(slots=True)
+class Mean:
+    """An exponentially weighted mean; None before the first value."""
+
+    weight: float = 0.1
+    value: float | None = None
+
+    def update(self, sample: float) -> None:
+        self.value = (
+            sample if self.value is None else self.value + self.weight * (sample - self.value)
+        )
+
+
+@dataclass(slots=True)
+class Least:
+    """The least of the last few values: what a measured time is without waiting in it."""
+
+    window: int = 32
+    _samples: deque[float] = field(default_factory=deque)
+
+    @property
+    def value(self) -> float | None:
+        return min(self._samples, default=None)
+
+    def update(self, sample: float) -> None:
+        self._samples.append(max(0.0, sample))
+        if len(self._samples) > self.window:
+            self._samples.popleft()
+
+
+@dataclass(slots=True)
+class PassCost:
+    """Seconds of a target pass as base + slope x rows, by discounted least squares.
+
+    One a verifier, shared by its sessions: what one session sees of a pass's size and time, all
+    learn from. The slope is what tells a compute-bound target from one bound by memory.
+    """
+
+    weight: float = 0.02
+    _rows: float = 0.0
+    _seconds: float = 0.0
+    _rows_squared: float = 0.0
+    _product: float = 0.0
+    _total: float = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        return self._total > 0.0
+
+    def update(self, rows: int, seconds: float) -> None:
+        """Count one pass of `rows` input tokens."""
+        keep = 1.0 - self.weight
+        self._total = keep * self._total + 1.0
+        self._rows = keep * self._rows + rows
+        self._seconds = keep * self._seconds + seconds
+        self._rows_squared = keep * self._rows_squared + rows * rows
+        self._product = keep * self._product + rows * seconds
+
+    def seconds(self, rows: float) -> float:
+        """Expected time of a pass with so many rows; never less for more rows."""
+        mean_rows, mean_seconds = self._rows / self._total, self._seconds / self._total
+        variance = self._rows_squared / self._total - mean_rows**2
+        covariance = self._product / self._total - mean_rows * mean_seconds
+        slope = max(0.0, covariance / variance) if variance > 0.25 else 0.0
+        return max(mean_seconds + slope * (rows - mean_rows), 0.1 * mean_seconds)

@@ -1,0 +1,62 @@
+"""What one session's messages tell the window controller, and the plan that comes of it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from orchestrator.estimates import Least, PassCost
+from orchestrator.window_controller import WindowController, WindowPlan
+from paceline.types import DraftBlock, Verdict
+
+
+class Pacing:
+    """Measures one session as it goes; times in seconds of one clock."""
+
+    def __init__(self, controller: WindowController, cost: PassCost) -> None:
+        self._controller = controller
+        self._cost = cost
+        self._to_drafter_s = Least()
+        self._to_verifier_s = Least()
+        self._advanced: tuple[int, float] | None = None  # committed length last told, and when
+        self._relayed: deque[tuple[int, float]] = deque()  # end of each unjudged block, and when
+
+    @property
+    def plan(self) -> WindowPlan:
+        """The present plan."""
+        return self._controller.plan
+
+    def advanced(self, committed: int, now: float) -> None:
+        """The drafter was told of a committed length."""
+        self._advanced = (committed, now)
+
+    def drafted(self, block: DraftBlock, now: float) -> None:
+        """A block came from the drafter and goes on to the verifier."""
+        num_tokens = len(block.token_ids)
+        draft_s = block.draft_us / 1e6
+        self._controller.saw_block(num_tokens=num_tokens, draft_s=draft_s)
+        if num_tokens and self._advanced is not None and self._advanced[0] == block.base:
+            self._to_drafter_s.update(now - self._advanced[1] - draft_s)
+        self._relayed.append((block.base + num_tokens, now))
+
+    def judged(self, verdict: Verdict, now: float) -> WindowPlan:
+        """A verdict came; returns the plan to go on with."""
+        timings = verdict.timings
+        pass_s = (timings.forward_us + timings.judge_us) / 1e6
+        self._cost.update(timings.rows, pass_s)
+        end = verdict.base + verdict.num_judged
+        while self._relayed and self._relayed[0][0] <= end:
+            block_end, relayed_at = self._relayed.popleft()
+            if block_end == end and verdict.num_judged:
+                waited_s = timings.queue_us / 1e6
+                self._to_verifier_s.update(now - relayed_at - waited_s - pass_s)
+        if verdict.accepted_length < verdict.num_judged:
+            self._relayed.clear()
+        hops = (self._to_drafter_s.value, self._to_verifier_s.value)
+        self._controller.saw_round_trip(sum(hop for hop in hops if hop is not None))
+        self._controller.saw_verdict(
+            judged=verdict.num_judged,
+            accepted=verdict.accepted_length,
+            committed=len(verdict.token_ids),
+            sessions=timings.sessions,
+        )
+        return self._controller.plan

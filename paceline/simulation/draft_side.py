@@ -1,0 +1,113 @@
+"""A session on the simulated drafter: `drafter_service/session.py` with counts for tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from paceline.types import DrafterState
+
+NEVER = 2**62
+"""A position that no sequence reaches."""
+
+
+class Block(NamedTuple):
+    """A draft block. `first_wrong` is the position of the first draft that the target rejects."""
+
+    epoch: int
+    base: int
+    count: int
+    first_wrong: int
+    known_committed: int
+    state: DrafterState
+
+
+class Advance(NamedTuple):
+    """Committed tokens `base` to `end`, the first `num_accepted` of them drafts."""
+
+    epoch: int
+    base: int
+    end: int
+    num_accepted: int
+
+
+class DraftSide:
+    """Sequence `length`, of which `committed` tokens are final and `sent` were sent.
+
+    A draft is either right (the target will accept it) or wrong, and after a wrong one all are.
+    """
+
+    def __init__(
+        self,
+        *,
+        prompt_length: int,
+        max_length: int,
+        window: int,
+        num_speculative_tokens: int,
+        is_right: Callable[[int], bool],
+        is_deterministic: bool,
+    ) -> None:
+        self.window = window
+        self.is_active = True
+        self.length = prompt_length
+        self.num_cached = 0
+        self._max_length = max_length - 1
+        self._block_length = num_speculative_tokens
+        self._is_right = is_right
+        self._is_deterministic = is_deterministic
+        self._epoch = 0
+        self._committed = prompt_length
+        self._sent = prompt_length
+        self._first_wrong = NEVER
+
+    def wants_draft(self) -> bool:
+        """Whether to ask the model for a token; if not, an active session flushes its block."""
+        return self._room() > 0 and self.length - self._sent < self._block_length
+
+    def _room(self) -> int:
+        return min(self._committed + self.window, self._max_length) - self.length
+
+    def draw(self) -> None:
+        """Append one draft to a sequence that is wholly in the cache now."""
+        self.num_cached = self.length
+        if self._first_wrong == NEVER and not self._is_right(self.length):
+            self._first_wrong = self.length
+        self.length += 1
+
+    def take_block(self, *, found_nothing: bool = False) -> Block | None:
+        """The next block, once it is full, the window is, or there is nothing more to propose."""
+        has_room = self._room() > 0 and not found_nothing
+        if has_room and self.length - self._sent < self._block_length:
+            return None
+        self.is_active = has_room
+        base, self._sent = self._sent, self.length
+        return Block(
+            self._epoch, base, self._sent - base, self._first_wrong, self._committed, self._state()
+        )
+
+    def _state(self) -> DrafterState:
+        if self._committed >= self._max_length:
+            return DrafterState.ENDED
+        return DrafterState.RUNNING if self.is_active else DrafterState.PAUSED
+
+    def advance(self, event: Advance) -> None:
+        """Take committed tokens; drafts that contradict them are rolled back."""
+        self.is_active = True
+        num_drafted = min(self.length, event.end) - event.base
+        # a sampled token that is no accepted draft is taken to differ from any draft
+        num_right = (
+            self._first_wrong - event.base if self._is_deterministic else event.num_accepted
+        )
+        num_agreed = min(num_drafted, num_right)
+        if event.epoch <= self._epoch and num_agreed == num_drafted:
+            self.length = max(self.length, event.end)
+            self._sent = max(self._sent, event.end)
+        else:
+            valid = event.base + num_agreed
+            if event.epoch <= self._epoch and valid < self._sent:
+                self._epoch += 1
+            self.num_cached = min(self.num_cached, valid)
+            self.length = self._sent = event.end
+            self._first_wrong = NEVER
+        self._epoch = max(self._epoch, event.epoch)
+        self._committed = event.end

@@ -1,0 +1,307 @@
+"""The pipeline's policy in simulated time: the same decisions as the three services, no software.
+
+Discrete events: a message arrives, a pass ends. What a session does then is in `draft_side.py` and
+`verify_side.py`; a test holds them to the real engines, event by event.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from paceline.runtime.scheduler import share_budget
+from paceline.simulation.draft_side import Advance, Block, DraftSide
+from paceline.simulation.scenario import Outcome, Scenario, SimulationResult
+from paceline.simulation.verify_side import Plan, Verdict, VerifySide
+
+_ENDED = -1
+"""In place of the epoch of a session that is over."""
+
+
+def simulate(
+    scenario: Scenario, *, acceptance: float | Outcome, seed: int = 0
+) -> SimulationResult:
+    """Run all sessions to their last token.
+
+    `acceptance` is the probability that a draft is right, drawn anew at every position from
+    `seed`, or says for each position whether it is.
+    """
+    if callable(acceptance):
+        return _Simulation(scenario, acceptance).run()
+    draw = random.Random(seed).random
+    return _Simulation(scenario, lambda _session, _position: draw() < acceptance).run()
+
+
+class _Clock:
+    """What happens next."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = itertools.count()
+        self._quiet: deque[Callable[[], None]] = deque()
+
+    def after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Do something later; at once if there is no delay."""
+        if seconds:
+            self.at(self.now + seconds, action, *arguments)
+        else:
+            action(*arguments)
+
+    def at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
+        heapq.heappush(self._heap, (time, next(self._order), action, arguments))
+
+    def when_quiet(self, action: Callable[[], None]) -> None:
+        """Do something now, but after everything else that happens now."""
+        self._quiet.append(action)
+
+    def run(self) -> None:
+        heap, quiet = self._heap, self._quiet
+        while heap or quiet:
+            if quiet and not (heap and heap[0][0] <= self.now):
+                quiet.popleft()()
+            else:
+                self.now, _, action, arguments = heapq.heappop(heap)
+                action(*arguments)
+
+
+class _Simulation:
+    """The three services, with every session's state on each."""
+
+    def __init__(self, scenario: Scenario, is_right: Outcome) -> None:
+        self._scenario = scenario
+        self._clock = _Clock()
+        self._result = SimulationResult()
+        self._epochs = [0] * scenario.num_sessions  # as the orchestrator knows them
+        self._is_right = is_right
+        self._drafts: dict[int, DraftSide] = {}
+        self._verifies: dict[int, VerifySide] = {}
+        self._drafter = _Worker(self._clock, self._draft)
+        self._verifier = _Worker(self._clock, self._verify)
+        self._turn = itertools.count(1)
+        self._wakes_at = 0.0  # when the verifier's patience will be looked at
+
+    def run(self) -> SimulationResult:
+        scenario, clock = self._scenario, self._clock
+        for session in range(scenario.num_sessions):
+            if scenario.speculation:
+                clock.after(scenario.drafter_delay_s, self._drafter.post, self._open_draft, session)
+            clock.after(scenario.verifier_delay_s, self._verifier.post, self._open_verify, session)
+        clock.run()
+        assert self._result.tokens == scenario.num_sessions * scenario.max_tokens
+        return self._result
+
+    # --- the drafter --------------------------------------------------------------------------
+
+    def _open_draft(self, session: int) -> None:
+        scenario = self._scenario
+        self._drafts[session] = DraftSide(
+            prompt_length=scenario.prompt_length,
+            max_length=scenario.prompt_length + scenario.max_tokens,
+            window=scenario.window,
+            num_speculative_tokens=min(scenario.num_speculative_tokens, scenario.window),
+            is_right=lambda position: self._is_right(session, position),
+            is_deterministic=scenario.is_deterministic,
+        )
+
+    def _close_draft(self, session: int) -> None:
+        self._drafts.pop(session, None)
+
+    def _hear_verdict(self, session: int, event: Advance) -> None:
+        if session in self._drafts:
+            self._drafts[session].advance(event)
+
+    def _draft(self) -> None:
+        """One step: a token for every session with room in its window."""
+        asked: list[tuple[int, DraftSide]] = []
+        blocks: list[tuple[int, Block]] = []
+        for session, side in self._drafts.items():
+            if not side.is_active:
+                continue
+            if side.wants_draft():
+                asked.append((session, side))
+            else:
+                block = side.take_block(found_nothing=True)
+                assert block is not None
+                blocks.append((session, block))
+        if not asked:
+            self._send_blocks(blocks)
+            return
+        chunks = self._share_draft_pass([side for _, side in asked])
+        seconds = self._scenario.draft.seconds(sum(chunks), sum(map(bool, chunks)))
+        self._result.draft_steps += 1
+        self._result.drafter_busy_s += seconds
+        for (session, side), granted in zip(asked, chunks, strict=True):
+            if side.num_cached + granted < side.length:  # part of a prompt
+                side.num_cached += granted
+                continue
+            side.draw()
+            block = side.take_block()
+            if block is not None:
+                blocks.append((session, block))
+        self._drafter.run(seconds, self._send_blocks, blocks)
+
+    def _share_draft_pass(self, sides: list[DraftSide]) -> list[int]:
+        uncached = [side.length - side.num_cached for side in sides]
+        if sum(uncached) <= self._scenario.max_batch_tokens:
+            return uncached
+        decodes = [i for i, side in enumerate(sides) if uncached[i] <= side.window]
+        prefills = [i for i, side in enumerate(sides) if uncached[i] > side.window]
+        return _granted(uncached, decodes, prefills, self._scenario.max_batch_tokens)
+
+    def _send_blocks(self, blocks: list[tuple[int, Block]]) -> None:
+        for session, block in blocks:
+            self._clock.after(self._scenario.drafter_delay_s, self._relay_block, session, block)
+
+    # --- the orchestrator ---------------------------------------------------------------------
+
+    def _relay_block(self, session: int, block: Block) -> None:
+        if self._epochs[session] == _ENDED:
+            return
+        self._result.drafted += block.count
+        if block.epoch >= self._epochs[session]:
+            self._epochs[session] = block.epoch
+            self._clock.after(
+                self._scenario.verifier_delay_s, self._verifier.post, self._take_block, session, block
+            )
+
+    def _relay_verdict(self, session: int, verdict: Verdict) -> None:
+        result, scenario = self._result, self._scenario
+        if verdict.base == scenario.prompt_length:
+            result.first_token_s = self._clock.now
+        result.seconds = self._clock.now
+        result.tokens += verdict.end - verdict.base
+        result.verdicts += 1
+        result.judged += verdict.num_judged
+        result.accepted += verdict.num_accepted
+        delay, post = scenario.drafter_delay_s, self._drafter.post
+        if verdict.is_last:
+            self._epochs[session] = _ENDED
+            self._clock.after(delay, post, self._close_draft, session)
+            return
+        self._epochs[session] = max(self._epochs[session], verdict.epoch)
+        event = Advance(verdict.epoch, verdict.base, verdict.end, verdict.num_accepted)
+        self._clock.after(delay, post, self._hear_verdict, session, event)
+
+    # --- the verifier -------------------------------------------------------------------------
+
+    def _open_verify(self, session: int) -> None:
+        scenario = self._scenario
+        self._verifies[session] = VerifySide(
+            prompt_length=scenario.prompt_length,
+            max_length=scenario.prompt_length + scenario.max_tokens,
+            speculation=scenario.speculation,
+            patience_s=scenario.draft_patience_s,
+            max_drafts=scenario.max_drafts_per_pass,
+            is_deterministic=scenario.is_deterministic,
+        )
+
+    def _take_block(self, session: int, block: Block) -> None:
+        if session in self._verifies:
+            self._verifies[session].add_block(block)
+
+    def _verify(self) -> None:
+        """One pass over all sessions that are ready; if none is, wake when one will be."""
+        now = self._clock.now
+        planned: list[tuple[int, VerifySide, Plan]] = []
+        sides = self._verifies.items()
+        for session, side in sorted(sides, key=lambda item: item[1].last_served):
+            plan = side.plan(now)
+            if plan is not None:
+                planned.append((session, side, plan))
+        if not planned:
+            times = [side.ready_at(now) for side in self._verifies.values()]
+            if times and not now < self._wakes_at <= min(times):
+                self._wakes_at = min(times)
+                self._clock.at(self._wakes_at, self._verifier.wake)
+            return
+        chunks = self._share_verify_pass([plan for _, _, plan in planned])
+        for (_, side, _), granted in zip(planned, chunks, strict=True):
+            if granted:
+                side.last_served = next(self._turn)
+        seconds = self._scenario.verify.seconds(sum(chunks), sum(map(bool, chunks)))
+        self._result.passes += 1
+        self._result.verifier_busy_s += seconds
+        self._verifier.run(seconds, self._commit, list(zip(planned, chunks, strict=True)))
+
+    def _share_verify_pass(self, plans: list[Plan]) -> list[int]:
+        inputs = [plan.num_inputs for plan in plans]
+        if sum(inputs) <= self._scenario.max_batch_tokens:
+            return inputs
+        decodes = [i for i, plan in enumerate(plans) if plan.num_uncached == 1]
+        prefills = [i for i, plan in enumerate(plans) if plan.num_uncached > 1]
+        granted = _granted(inputs, decodes, prefills, self._scenario.max_batch_tokens)
+        return [
+            given if given == plan.num_inputs else min(given, plan.num_uncached - 1)
+            for given, plan in zip(granted, plans, strict=True)
+        ]
+
+    def _commit(self, passed: list[tuple[tuple[int, VerifySide, Plan], int]]) -> None:
+        for (session, side, plan), granted in passed:
+            if granted < plan.num_inputs:  # part of a prompt, or nothing
+                side.num_cached += granted
+                continue
+            verdict = side.commit(plan)
+            if verdict.is_last:
+                del self._verifies[session]
+            self._clock.after(
+                self._scenario.verifier_delay_s, self._relay_verdict, session, verdict
+            )
+
+
+class _Worker:
+    """An engine thread: it takes what was posted between its steps, and steps while it can."""
+
+    def __init__(self, clock: _Clock, step: Callable[[], None]) -> None:
+        self._clock = clock
+        self._step = step
+        self._posted: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._is_busy = False
+        self._is_waking = False
+
+    def post(self, action: Callable[..., None], *arguments: Any) -> None:
+        """An event for the engine: taken now, or when the pass under way ends."""
+        if self._is_busy:
+            self._posted.append((action, arguments))
+        else:
+            action(*arguments)
+            self.wake()
+
+    def wake(self) -> None:
+        """Step, unless a pass is under way, once everything that arrives now has arrived."""
+        if not self._is_busy and not self._is_waking:
+            self._is_waking = True
+            self._clock.when_quiet(self._start)
+
+    def _start(self) -> None:
+        self._is_waking = False
+        if not self._is_busy:
+            self._step()
+
+    def run(self, seconds: float, finish: Callable[..., None], *arguments: Any) -> None:
+        """A pass is under way; then `finish`, what was posted, and the next step."""
+        self._is_busy = True
+        self._clock.at(self._clock.now + seconds, self._end, finish, arguments)
+
+    def _end(self, finish: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        finish(*arguments)
+        self._is_busy = False
+        posted, self._posted = self._posted, []
+        for action, action_arguments in posted:
+            action(*action_arguments)
+        self.wake()
+
+
+def _granted(
+    wanted: list[int], decodes: list[int], prefills: list[int], budget: int
+) -> list[int]:
+    """Tokens granted to each session of a pass under the token budget."""
+    shares = share_budget([wanted[i] for i in decodes], [wanted[i] for i in prefills], budget)
+    granted = [0] * len(wanted)
+    for index, share in zip(decodes + prefills, shares[0] + shares[1], strict=True):
+        granted[index] = share
+    return granted

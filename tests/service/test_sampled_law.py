@@ -1,0 +1,132 @@
+"""The law of sampled text, end to end: what clients receive follows the target, draft as may be.
+
+Each token's law given the one before it is known exactly, so that the counts of all transitions
+together are tested by chi-square. Seeded requests do not depend on timing: the figures are the
+same in every run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import chi2
+from support.services import Stack, scripted
+
+from paceline.runtime.scripted import ScriptedRunner, table_script
+
+VOCAB = 4
+TARGET = {
+    0: {0: 0.7, 1: 0.2, 2: 0.1},
+    1: {0: 0.1, 1: 0.6, 2: 0.3},
+    2: {0: 0.25, 1: 0.25, 2: 0.4, 3: 0.1},
+    3: {0: 0.5, 3: 0.5},
+}
+DRAFT = {
+    0: {0: 0.1, 1: 0.2, 2: 0.7},
+    1: {1: 1.0},
+    2: {0: 0.4, 1: 0.1, 2: 0.2, 3: 0.3},
+    3: {0: 0.2, 1: 0.3, 3: 0.5},
+}
+"""Far from the target, with an id that the target never gives, and one row that is certain."""
+GREEDY_DRAFT = {0: {0: 1.0}, 1: {2: 1.0}, 2: {3: 1.0}, 3: {1: 1.0}}
+"""Certain everywhere; at 3 of what the target never says."""
+
+NUM_SESSIONS = 320
+LENGTH = 64
+NUM_CLIENTS = 64
+
+
+async def sampled(stack: Stack, **fields: Any) -> list[list[int]]:
+    """The ids of NUM_SESSIONS generations, NUM_CLIENTS at a time."""
+    room = asyncio.Semaphore(NUM_CLIENTS)
+
+    async def one(index: int) -> list[int]:
+        async with room:
+            result = await stack.generate(
+                token_ids=[index % VOCAB],
+                max_tokens=LENGTH,
+                **{
+                    name: value(index) if callable(value) else value
+                    for name, value in fields.items()
+                },
+            )
+        assert result.stats.judged > LENGTH // 4
+        return [index % VOCAB, *result.token_ids]
+
+    return await asyncio.gather(*(one(index) for index in range(NUM_SESSIONS)))
+
+
+def p_value(texts: list[list[int]], temperature: float) -> float:
+    """Chi-square of all transitions against TARGET at this temperature."""
+    counts = Counter((text[i], text[i + 1]) for text in texts for i in range(len(text) - 1))
+    statistic, freedom = 0.0, 0
+    for last, row in TARGET.items():
+        law = tempered(row, temperature)
+        observed = {token: counts.pop((last, token), 0) for token in law}
+        total = sum(observed.values())
+        for token, probability in law.items():
+            expected = probability * total
+            statistic += (observed[token] - expected) ** 2 / expected
+        freedom += len(law) - 1
+    assert not counts, f"the target never says {dict(counts)}"
+    return float(chi2.sf(statistic, freedom))
+
+
+def tempered(row: Mapping[int, float], temperature: float) -> dict[int, float]:
+    powers = {token: probability ** (1 / temperature) for token, probability in row.items()}
+    return {token: power / sum(powers.values()) for token, power in powers.items()}
+
+
+def runner(rows: Mapping[int, Mapping[int, float]]) -> ScriptedRunner:
+    script = table_script(rows, VOCAB)
+    logits = [script([last]) for last in range(VOCAB)]
+    return ScriptedRunner(
+        lambda history: logits[history[-1]], vocab_size=VOCAB, num_pages=NUM_CLIENTS * 20
+    )
+
+
+@pytest.mark.parametrize("acceptance", ["rejection", "block"])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+async def test_seeded_text_follows_the_targets_law(
+    acceptance: str, temperature: float, byte_tokenizer_dir: Path
+) -> None:
+    """A09: 20,480 tokens; windows and blocks of different sizes side by side."""
+    async with scripted(runner(TARGET), runner(DRAFT), tokenizer=byte_tokenizer_dir) as stack:
+        texts = await sampled(
+            stack,
+            temperature=temperature,
+            acceptance=acceptance,
+            seed=lambda index: 1000 + index,
+            num_speculative_tokens=lambda index: 1 + index % 4,
+            window=lambda index: (1, 4, 12)[index % 3],
+        )
+    assert sum(len(text) - 1 for text in texts) >= 20_000
+    assert p_value(texts, temperature) > 1e-4
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+async def test_a_drafter_that_is_always_certain_changes_no_law(
+    temperature: float, byte_tokenizer_dir: Path
+) -> None:
+    """A09: q is one-hot."""
+    target, draft = runner(TARGET), runner(GREEDY_DRAFT)
+    async with scripted(target, draft, tokenizer=byte_tokenizer_dir) as stack:
+        texts = await sampled(stack, temperature=temperature, seed=lambda index: index)
+    assert p_value(texts, temperature) > 1e-4
+
+
+async def test_text_without_a_seed_follows_the_targets_law(byte_tokenizer_dir: Path) -> None:
+    """Timing decides here which pass judges what, so the bound allows for many runs."""
+    async with scripted(runner(TARGET), runner(DRAFT), tokenizer=byte_tokenizer_dir) as stack:
+        texts = await sampled(
+            stack,
+            temperature=1.0,
+            acceptance=lambda index: ("rejection", "block")[index % 2],
+            draft_probs=lambda index: ("sparse", "dense", "none")[index % 3],
+        )
+    assert p_value(texts, 1.0) > 1e-7
