@@ -104,7 +104,7 @@ class DrafterEngine:
             if request is not None:
                 asked.append(request)
             elif session.is_active:
-                replies += self._take_block(session, found_nothing=True)
+                replies += self._take_block(session, found_nothing=False)
         return replies + (self._run(asked) if asked else [])
 
     def _run(self, asked: list[ProposeRequest]) -> Replies:

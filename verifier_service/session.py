@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from paceline.errors import InvalidArgumentError
-from paceline.runtime.grammar import GrammarMatcher
+from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.runtime.page_table import PageTable
 from paceline.sampling.acceptance import Judgement
 from paceline.sampling.judge import Trial
@@ -25,6 +24,7 @@ from paceline.types import (
     Verdict,
 )
 from verifier_service.draft_tail import DraftTail, check_block
+from verifier_service.guidance import Guidance
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class VerifierSession:
         *,
         patience_s: float,
         max_drafts: int,
-        matcher: GrammarMatcher | None = None,
+        guidance: Guidance | None = None,
     ) -> None:
         self.opening = opening
-        self._matcher = matcher
+        self._guidance = guidance
         self.tokens = list(opening.token_ids)
         self.tail = DraftTail()
         self.epoch = opening.epoch
@@ -268,8 +268,12 @@ class VerifierSession:
             draft_probs=self.tail.draft_probs(plan.num_drafts),
             epoch=self.epoch,
             num_rows=plan.num_rows,
-            masks=() if self._matcher is None else self._matcher.masks(drafts, plan.num_rows),
+            masks=() if self._guidance is None else self._guidance.masks(drafts, plan.num_rows),
         )
+
+    def explained(self, error: PacelineError) -> PacelineError:
+        """A judge's error, or what led to it."""
+        return error if self._guidance is None else self._guidance.explained(error)
 
     def waited_us(self, started: float) -> int:
         """Microseconds from being ready to the start of a pass."""
@@ -285,12 +289,12 @@ class VerifierSession:
     def commit(self, plan: PassPlan, judgement: Judgement, timings: PassTimings) -> Verdict:
         """Make a judgement final: append tokens, cut at an end, roll the page table back."""
         assert self.table is not None
+        if self._guidance is not None:
+            judgement = self._guidance.settle(judgement, self.tail.token_ids)
         base = len(self.tokens)
         decided = self.tail.token_ids[: judgement.accepted_length]
         if judgement.next_token is not None:
             decided.append(judgement.next_token)
-        if self._matcher is not None:
-            decided = decided[: self._matcher.extend(decided)]
         committed, finish_reason = self._cut(decided)
         accepted_length = min(judgement.accepted_length, len(committed))
         has_next = len(committed) > accepted_length

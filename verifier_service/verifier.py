@@ -18,7 +18,7 @@ from paceline.config import VerifierConfig
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.engine_thread import LinkId, SessionKey
-from paceline.runtime.grammar import GrammarEngine, GrammarMatcher
+from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.sampling.acceptance import Judgement
@@ -35,6 +35,7 @@ from paceline.types import (
     VerifierReply,
     WorkerInfo,
 )
+from verifier_service.guidance import Guidance
 from verifier_service.session import PassPlan, VerifierSession
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Verifier:
         if key in self._sessions:
             raise InvalidArgumentError("session_id", f"{opening.session_id} is already open")
         check_opening(opening, self._runner)
-        matcher = self._matcher(opening)
+        guidance = self._guidance(opening)
         self._waiting.enter(key, opening.max_length, now)
         config = self._config
         patience_ms = (
@@ -136,12 +137,12 @@ class Verifier:
             opening,
             patience_s=patience_ms / 1e3,
             max_drafts=config.max_drafts_per_pass,
-            matcher=matcher,
+            guidance=guidance,
         )
         self._admit()
 
-    def _matcher(self, opening: OpenSession) -> GrammarMatcher | None:
-        """Where the output of a guided session stands, what was committed before included."""
+    def _guidance(self, opening: OpenSession) -> Guidance | None:
+        """What guides the session, from where its committed tokens end; None if nothing does."""
         if not opening.grammar:
             return None
         if self._grammar is None:
@@ -154,7 +155,7 @@ class Verifier:
         matcher.extend(opening.token_ids[opening.prompt_length :])
         if matcher.length < len(opening.token_ids):
             raise InvalidArgumentError("token_ids", "what was committed does not fit the grammar")
-        return matcher
+        return Guidance(matcher)
 
     def close_link(self, link: LinkId) -> None:
         """Free all sessions of a link."""
@@ -263,7 +264,7 @@ class Verifier:
         self, entry: _Entry, judgement: Judgement | PacelineError, timings: PassTimings
     ) -> tuple[LinkId, VerifierReply]:
         if isinstance(judgement, PacelineError):
-            return self._fail(entry.key, judgement)
+            return self._fail(entry.key, entry.session.explained(judgement))
         verdict = entry.session.commit(entry.plan, judgement, timings)
         self.counters["draft_tokens"] += verdict.num_judged
         self.counters["accepted_tokens"] += verdict.accepted_length

@@ -6,7 +6,8 @@ drafts obey the grammar too and the output keeps the law of the masked target.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -60,13 +61,10 @@ class GrammarEngine:
         self.prepare()
         if self._tokens is None:
             return self._unusable
-        matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=_LIMITS)
+        matcher = _compile(self._tokens, grammar)
         if not matcher.is_error():
             matcher.compute_bitmask()
-            if not matcher.is_error():
-                return ""
-        reason = one_line(matcher.get_error())
-        return "no token of the vocabulary begins a match" if reason in _DEAD_ENDS else reason
+        return _reason(matcher) if matcher.is_error() else ""
 
     def matcher(
         self, grammar: str, *, prompt_length: int, end_ids: Sequence[int]
@@ -79,11 +77,13 @@ class GrammarEngine:
         self.prepare()
         if self._tokens is None:
             raise InvalidArgumentError("grammar", self._unusable)
-        matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=_LIMITS)
+        compiled = partial(_compile, self._tokens, grammar)
+        matcher = compiled()
         if matcher.is_error():
-            raise InvalidArgumentError("grammar", one_line(matcher.get_error()))
+            raise InvalidArgumentError("grammar", _reason(matcher))
         return GrammarMatcher(
             matcher,
+            compiled,
             prompt_length=prompt_length,
             end_ids=end_ids,
             vocab_size=self._tokenizer.vocab_size,
@@ -91,7 +91,15 @@ class GrammarEngine:
         )
 
 
-_DEAD_ENDS = frozenset({"NoExtension", "NoExtensionBias"})
+def _compile(tokens: LLTokenizer, grammar: str) -> LLMatcher:
+    """At the start of the grammar, or in its error state if that cannot be read."""
+    return LLMatcher(tokens, grammar, log_level=0, limits=_LIMITS)
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """Why a matcher is in its error state."""
+    reason = one_line(matcher.get_error())
+    return "no token of the vocabulary goes on here" if reason == "NoExtensionBias" else reason
 
 
 class GrammarMatcher:
@@ -104,14 +112,17 @@ class GrammarMatcher:
     def __init__(
         self,
         matcher: LLMatcher,
+        compiled: Callable[[], LLMatcher],
         *,
         prompt_length: int,
         end_ids: Sequence[int],
         vocab_size: int,
         marker: int,
     ) -> None:
+        self.problem = ""
+        """Why nothing may follow where the output stands; known once it was tried."""
         self._matcher = matcher
-        self._fresh = matcher.deep_copy()
+        self._compiled = compiled
         self._prompt_length = prompt_length
         self._taken: list[int] = []
         self._vocab_size = vocab_size
@@ -138,11 +149,12 @@ class GrammarMatcher:
             self._taken.append(token_id)
             return True
         if self._matcher.is_error():
-            self._restore()
+            self._fail()
         return False
 
     def truncate(self, length: int) -> None:
-        """Forget the tokens from `length` on; no effect on a shorter sequence."""
+        """Forget the tokens from `length` on, if there are any."""
+        self.problem = ""
         num_dropped = self.length - length
         if num_dropped <= 0:
             return
@@ -150,9 +162,16 @@ class GrammarMatcher:
         if not self._matcher.rollback(num_dropped):
             self._restore()
 
+    def _fail(self) -> None:
+        self.problem = _reason(self._matcher)
+        self._restore()
+
     def _restore(self) -> None:
-        """Leave llguidance's error state, which knows no way back, by taking all tokens again."""
-        self._matcher = self._fresh.deep_copy()
+        """Leave llguidance's error state, which knows no way back, by taking all tokens again.
+
+        Compiled anew: a copy shares what was built up on the way to the error.
+        """
+        self._matcher = self._compiled()
         self._matcher.consume_tokens(self._taken)
 
     def mask(self) -> Tensor:
@@ -162,7 +181,8 @@ class GrammarMatcher:
         """
         packed = self._matcher.compute_bitmask()
         if self._matcher.is_error():  # the library would allow the end here
-            self._restore()
+            self._fail()
+        if self.problem:
             return torch.zeros(self._vocab_size, dtype=torch.bool)
         bits = np.unpackbits(
             np.frombuffer(packed, dtype=np.uint8), count=self._vocab_size, bitorder="little"
@@ -170,23 +190,29 @@ class GrammarMatcher:
         mask = torch.from_numpy(bits).view(torch.bool)
         mask[self._marker] = False
         mask[list(self._end_ids)] = self._matcher.is_accepting()
+        if not mask.any():
+            self.problem = "the output is complete, and there is no end id to end it with"
         return mask
 
     def masks(self, draft_tokens: Sequence[int], num_rows: int) -> tuple[Tensor | None, ...]:
         """Row i's mask, after the first i drafts; the matcher stays where it is.
 
         None from where no output can stand: after a draft that the grammar forbids, that ends the
-        output or leads nowhere. What the rows from there on say is never committed: such a draft
-        is rejected, or ends the output, or `extend` stops after it.
+        output or leads nowhere. What is decided from there on must not be committed.
         """
-        length = self.length
         rows: list[Tensor | None] = [self.mask()]
-        for draft in draft_tokens[: num_rows - 1]:
-            if draft in self._end_ids or not self.extend([draft]):
-                break
-            mask = self.mask()
-            if not mask.any():
-                break
-            rows.append(mask)
-        self.truncate(length)
+        if not self.problem:
+            length = self.length
+            rows += self._masks_after(draft_tokens[: num_rows - 1])
+            self.truncate(length)
         return (*rows, *(None for _ in range(num_rows - len(rows))))
+
+    def _masks_after(self, draft_tokens: Sequence[int]) -> Iterator[Tensor]:
+        """The masks after each draft, as far as an output can stand."""
+        for draft in draft_tokens:
+            if draft in self._end_ids or not self.extend([draft]):
+                return
+            mask = self.mask()
+            if self.problem:
+                return
+            yield mask

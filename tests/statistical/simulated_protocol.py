@@ -15,12 +15,17 @@ from toy_pair import PROMPT, Tokens
 
 @dataclass(frozen=True)
 class Schedule:
-    """How sessions are run: block length, window, and how often the unusual happens."""
+    """How sessions are run: block length, window, and how often (0 to 1) what happens.
+
+    `bonus`: a pass has a bonus row. `autoregressive`: the verifier decodes by itself although
+    drafts are there. `late`: a part of the drafts that were sent has not arrived.
+    """
 
     block_length: int
     window: int
     bonus: float = 0.5
     autoregressive: float = 0.1
+    late: float = 0.5
 
 
 class Sides(Protocol):
@@ -49,7 +54,9 @@ def run_session(sides: Sides, schedule: Schedule, num_tokens: int, chance: rando
                 break
             for _ in range(schedule.block_length):
                 tail += (sides.draft(tokens + tail, epoch),)
-        arrived = tail[: int((len(tail) + 1) * chance.random())]
+        arrived = tail
+        if chance.random() < schedule.late:
+            arrived = tail[: int((len(tail) + 1) * chance.random())]
         if chance.random() < schedule.autoregressive:
             arrived = ()
         # Without drafts a pass needs the row of the next token.

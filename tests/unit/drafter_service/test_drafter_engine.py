@@ -158,6 +158,62 @@ def test_outstanding_drafts_never_exceed_the_window(data: st.DataObject) -> None
             committed += news
 
 
+# --- another window on the way --------------------------------------------------------------------
+
+
+def adjusted(*token_ids: int, base: int = 3, **changes: int) -> Advance:
+    return Advance(1, 0, base, token_ids, **changes)
+
+
+def test_an_advance_may_change_window_and_block_length() -> None:
+    bench = DrafterBench()
+    bench.post(opening(window=8))
+    bench.run()
+    bench.post(adjusted(3, 4, window=6, num_speculative_tokens=2))
+    assert shapes(bench.run()) == [(11, 0, PAUSED)], "as many as that are outstanding"
+    bench.advance(5, 6, 7)
+    assert shapes(bench.run()) == [(11, 2, RUNNING), (13, 1, PAUSED)]
+    bench.post(adjusted(8, base=8, window=8, num_speculative_tokens=4))
+    assert shapes(bench.run()) == [(14, 3, PAUSED)]
+
+
+def test_a_window_of_0_drafts_nothing_until_it_opens_again() -> None:
+    """E04: the off switch pays for no draft."""
+    bench = DrafterBench()
+    bench.post(opening())
+    bench.run()
+    asked = len(bench.drafter.asked)
+    bench.post(adjusted(9, window=0))
+    for _ in range(3):
+        bench.advance(9)
+        assert bench.run() == []
+    assert len(bench.drafter.asked) == asked
+    bench.post(adjusted(9, base=7, window=2))
+    assert shapes(bench.run()) == [(8, 2, PAUSED)]
+
+
+def test_a_shorter_block_sends_what_is_drawn_and_goes_on() -> None:
+    bench = DrafterBench()
+    bench.post(opening())
+    for _ in range(3):
+        bench.step()
+    bench.post(adjusted(num_speculative_tokens=2))
+    replies = bench.run()
+    assert shapes(replies)[0] == (3, 3, RUNNING)
+    assert shapes(replies)[-1] == (10, 1, PAUSED)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"window": -1}, {"window": 9}, {"num_speculative_tokens": 0}], ids=str
+)
+def test_a_window_beyond_the_openings_is_refused(changes: dict[str, int]) -> None:
+    bench = DrafterBench()
+    bench.post(opening(window=8))
+    error = only_error(bench.post(adjusted(3, **changes)))
+    assert error.code == "INVALID_ARGUMENT"
+    assert error.message.startswith(f"{next(iter(changes))}: ")
+
+
 # --- epochs ---------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -37,6 +38,7 @@ class BothSides:
         }
         self.bench = SessionBench(prefilled=False, **options)
         self.verifier = self.bench.session
+        self.is_adaptive = kind != "reproducible" and data.draw(st.booleans())
         context_length = data.draw(st.sampled_from([0, 9]))
         self.drafter = DraftSession((1, 1), opening(**options), context_length=context_length)
         tokens = list(self.verifier.tokens)
@@ -83,7 +85,12 @@ class BothSides:
     def relay_verdict(self) -> None:
         verdict = self.verdicts_to_relay.popleft()
         self.relay.commit(verdict)
-        self.advances.append(Advance(1, verdict.epoch, verdict.base, verdict.token_ids))
+        advance = Advance(1, verdict.epoch, verdict.base, verdict.token_ids)
+        if self.is_adaptive and self.data.draw(st.booleans()):
+            window = self.data.draw(st.integers(0, self.verifier.opening.window))
+            block_length = self.data.draw(st.integers(1, 5))
+            advance = replace(advance, window=window, num_speculative_tokens=block_length)
+        self.advances.append(advance)
 
     def advance(self) -> None:
         self.drafter.advance(self.advances.popleft())

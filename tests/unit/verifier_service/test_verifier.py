@@ -28,6 +28,7 @@ from paceline.types import (
     CloseSession,
     Credit,
     FinishReason,
+    PromptLogprobs,
     SessionError,
     SetSpeculation,
     Verdict,
@@ -426,6 +427,42 @@ def test_chunks_of_any_size_give_the_result_of_one_pass(
         assert table is None or table.length < len(bench.session().tokens)
     replies += bench.run()
     assert tokens_of(replies) == reference(TARGET, prompt, 16)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    prompt_length=st.integers(1, 20),
+    budget=st.integers(1, 30),
+    num_drafts=st.integers(0, 4),
+    has_neighbour=st.booleans(),
+)
+def test_the_prompts_logprobs_come_whole_in_whatever_chunks(
+    prompt_length: int, budget: int, num_drafts: int, has_neighbour: bool
+) -> None:
+    """Before the first verdict, each position once, from the rows of one plain pass."""
+    prompt = tuple((3 * i) % VOCAB for i in range(prompt_length))
+    bench = VerifierBench(max_batch_tokens=budget)
+    if has_neighbour:
+        start(bench, 2, speculation=False)
+    asked = SamplingParams(temperature=0, max_tokens=16, prompt_logprobs=2, logprobs=0)
+    bench.post(opening(token_ids=prompt, sampling=asked))
+    bench.post(block(prompt_length, reference(TARGET, prompt, num_drafts)))
+    replies: list[Any] = []
+    while not tokens_of(replies):
+        replies += bench.step()
+    own = [reply for reply in replies if reply.session_id == 1]
+    assert [type(reply) for reply in own] == [PromptLogprobs] * (len(own) - 1) + [Verdict]
+    rows = [row for reply in own[:-1] for row in reply.logprobs]
+    assert [reply.base for reply in own[:-1]] == [
+        1 + sum(len(reply.logprobs) for reply in own[:index]) for index in range(len(own) - 1)
+    ]
+    assert len(rows) == prompt_length - 1
+    for position, row in enumerate(rows, start=1):
+        law = TARGET(prompt[:position]).log_softmax(0)
+        assert row.logprob == pytest.approx(float(law[prompt[position]]))
+        assert row.top_token_ids == tuple(law.topk(2).indices.tolist())
+    assert len(own[-1].logprobs) == len(own[-1].token_ids)
+    assert not any(isinstance(reply, PromptLogprobs) for reply in bench.run())
 
 
 def test_a_demand_above_the_budget_is_served_in_turns() -> None:
