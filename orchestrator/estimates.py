@@ -69,33 +69,41 @@ class PassCost:
     """Seconds of a target pass as base + slope x rows, by discounted least squares.
 
     One a verifier, shared by its sessions: what one session sees of a pass's size and time, all
-    learn from. The slope is what tells a compute-bound target from one bound by memory.
+    learn from. The slope is what tells a compute-bound target from one bound by memory; it stays
+    while passes are all of one size and say nothing new about it.
     """
 
-    weight: float = 0.02
+    memory_passes: float = 100.0
+    _total: float = 0.0
     _rows: float = 0.0
     _seconds: float = 0.0
     _rows_squared: float = 0.0
     _product: float = 0.0
-    _total: float = 0.0
+    _slope: float = 0.0
 
     @property
     def is_known(self) -> bool:
         return self._total > 0.0
 
-    def update(self, rows: int, seconds: float) -> None:
-        """Count one pass of `rows` input tokens."""
-        keep = 1.0 - self.weight
-        self._total = keep * self._total + 1.0
-        self._rows = keep * self._rows + rows
-        self._seconds = keep * self._seconds + seconds
-        self._rows_squared = keep * self._rows_squared + rows * rows
-        self._product = keep * self._product + rows * seconds
+    def update(self, rows: int, seconds: float, *, sessions: int) -> None:
+        """Count one of the reports on a pass of `rows` tokens that `sessions` had a part in."""
+        share = 1.0 / sessions
+        keep = (1.0 - 1.0 / self.memory_passes) ** share
+        self._total = keep * self._total + share
+        self._rows = keep * self._rows + share * rows
+        self._seconds = keep * self._seconds + share * seconds
+        self._rows_squared = keep * self._rows_squared + share * rows * rows
+        self._product = keep * self._product + share * rows * seconds
+        mean_rows, mean_seconds = self._means()
+        variance = self._rows_squared / self._total - mean_rows**2
+        if variance > 0.02 * mean_rows**2 + 0.25:
+            covariance = self._product / self._total - mean_rows * mean_seconds
+            self._slope = max(0.0, covariance / variance)
 
     def seconds(self, rows: float) -> float:
         """Expected time of a pass with so many rows; never less for more rows."""
-        mean_rows, mean_seconds = self._rows / self._total, self._seconds / self._total
-        variance = self._rows_squared / self._total - mean_rows**2
-        covariance = self._product / self._total - mean_rows * mean_seconds
-        slope = max(0.0, covariance / variance) if variance > 0.25 else 0.0
-        return max(mean_seconds + slope * (rows - mean_rows), 0.1 * mean_seconds)
+        mean_rows, mean_seconds = self._means()
+        return max(mean_seconds + self._slope * (rows - mean_rows), 0.1 * mean_seconds)
+
+    def _means(self) -> tuple[float, float]:
+        return self._rows / self._total, self._seconds / self._total

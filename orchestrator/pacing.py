@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from orchestrator.estimates import Least, PassCost
 from orchestrator.window_controller import WindowController, WindowPlan
@@ -29,8 +30,17 @@ class Pacing:
         """The drafter was told of a committed length."""
         self._advanced = (committed, now)
 
-    def drafted(self, block: DraftBlock, now: float) -> None:
-        """A block came from the drafter and goes on to the verifier."""
+    def drafted(self, block: DraftBlock, committed: Sequence[int], now: float) -> None:
+        """A block came from the drafter and goes on to the verifier.
+
+        `committed` are the tokens already committed at the block's positions, where they say how
+        good its drafts are: those of a target that does not look at drafts.
+        """
+        agreed = next(
+            (i for i, token in enumerate(committed) if token != block.token_ids[i]),
+            len(committed),
+        )
+        self._controller.saw_drafts(judged=len(committed), accepted=agreed)
         num_tokens = len(block.token_ids)
         draft_s = block.draft_us / 1e6
         self._controller.saw_block(num_tokens=num_tokens, draft_s=draft_s)
@@ -38,11 +48,14 @@ class Pacing:
             self._to_drafter_s.update(now - self._advanced[1] - draft_s)
         self._relayed.append((block.base + num_tokens, now))
 
-    def judged(self, verdict: Verdict, now: float) -> WindowPlan:
-        """A verdict came; returns the plan to go on with."""
+    def judged(self, verdict: Verdict, live_sessions: int, now: float) -> WindowPlan:
+        """A verdict came; returns the plan to go on with.
+
+        `live_sessions` share the verifier, though not every pass has all of them.
+        """
         timings = verdict.timings
         pass_s = (timings.forward_us + timings.judge_us) / 1e6
-        self._cost.update(timings.rows, pass_s)
+        self._cost.update(timings.rows, pass_s, sessions=timings.sessions)
         end = verdict.base + verdict.num_judged
         while self._relayed and self._relayed[0][0] <= end:
             block_end, relayed_at = self._relayed.popleft()
@@ -52,11 +65,12 @@ class Pacing:
         if verdict.accepted_length < verdict.num_judged:
             self._relayed.clear()
         hops = (self._to_drafter_s.value, self._to_verifier_s.value)
-        self._controller.saw_round_trip(sum(hop for hop in hops if hop is not None))
+        if hops[0] is not None and hops[1] is not None:
+            self._controller.saw_round_trip(hops[0] + hops[1])
         self._controller.saw_verdict(
             judged=verdict.num_judged,
             accepted=verdict.accepted_length,
             committed=len(verdict.token_ids),
-            sessions=timings.sessions,
+            sessions=max(live_sessions, timings.sessions),
         )
         return self._controller.plan

@@ -23,6 +23,7 @@ from paceline.sampling.params import SamplingParams
 from paceline.types import (
     Advance,
     Credit,
+    DraftBlock,
     DrafterEvent,
     DrafterReply,
     OpenSession,
@@ -153,7 +154,7 @@ class Relay:
             self._on_drafter_lost(error_from_code(reply.code, reply.message))
         elif self.session.takes(reply) and self._verifier is not None:
             if self._pacing is not None:
-                self._pacing.drafted(reply, time.monotonic())
+                self._pacing.drafted(reply, self._committed_at(reply), time.monotonic())
             self._send_verifier(replace(reply, session_id=self._verifier.session_id))
 
     def _on_verdict(self, reply: VerifierReply, num_bytes: int) -> None:
@@ -175,13 +176,20 @@ class Relay:
             self._advance_drafter(reply)
         self._verdicts.put_nowait(reply)
 
+    def _committed_at(self, block: DraftBlock) -> list[int]:
+        """Tokens committed at a block's positions, if they were chosen without looking at it."""
+        if not self._sampling.is_deterministic:
+            return []
+        return self.session.tokens[block.base : block.base + len(block.token_ids)]
+
     def _advance_drafter(self, verdict: Verdict) -> None:
         """Tell the drafter what became final, and how far to speculate from here."""
         assert self._drafter is not None
         advance = Advance(self._drafter.session_id, verdict.epoch, verdict.base, verdict.token_ids)
         if self._pacing is not None:
             now = time.monotonic()
-            before, plan = self._pacing.plan, self._pacing.judged(verdict, now)
+            live = 1 if self._verifier is None else self._verifier.worker.num_sessions
+            before, plan = self._pacing.plan, self._pacing.judged(verdict, live, now)
             if plan != before:
                 advance = replace(
                     advance,

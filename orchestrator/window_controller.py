@@ -83,6 +83,13 @@ def rate(conditions: Conditions, block: int, ahead: int) -> float:
     return tokens / seconds
 
 
+def patience(conditions: Conditions, block: int) -> float | None:
+    """How long a block may take before the verifier goes on alone; unknown without a round trip."""
+    if not conditions.round_trip_s:
+        return None
+    return 3.0 * (block * conditions.draft_s + conditions.round_trip_s) + 0.002
+
+
 def best_plan(conditions: Conditions, *, max_window: int) -> tuple[float, WindowPlan]:
     """The plan of the highest rate, and that rate; `NO_SPECULATION` if drafts do not pay."""
     best_rate, best = plain_rate(conditions), NO_SPECULATION
@@ -92,9 +99,8 @@ def best_plan(conditions: Conditions, *, max_window: int) -> tuple[float, Window
         for ahead in {0, min(reach, max_window - block, block), min(reach, max_window - block)}:
             found = rate(conditions, block, max(ahead, 0))
             if found > best_rate:
-                wait_s = 2.0 * (block * conditions.draft_s + conditions.round_trip_s) + 0.005
                 window = min(max_window, block + 2 * max(ahead, 0))
-                best_rate, best = found, WindowPlan(block, window, wait_s)
+                best_rate, best = found, WindowPlan(block, window, patience(conditions, block))
     return best_rate, best
 
 
@@ -107,8 +113,8 @@ class WindowController:
         self._max_window = max_window
         self._acceptance = AcceptanceEstimate()
         self._draft_s = Mean()
-        self._round_trip_s = 0.0
-        self._sessions = Mean(weight=0.2)
+        self._round_trip_s: float | None = None
+        self._sessions = 1
         self._off_tokens = 0
         self._probe_tokens = FIRST_PROBE_TOKENS
 
@@ -121,11 +127,15 @@ class WindowController:
         """Time on the wire and in queues to both workers and back, at best."""
         self._round_trip_s = seconds
 
-    def saw_verdict(self, *, judged: int, accepted: int, committed: int, sessions: int) -> None:
-        """A verdict has come; `plan` is what to go on with."""
-        self._sessions.update(float(sessions))
+    def saw_drafts(self, *, judged: int, accepted: int) -> None:
+        """So many drafts were compared with the target's own tokens, and so many agreed first."""
         if judged:
             self._acceptance.update(judged=judged, accepted=accepted)
+
+    def saw_verdict(self, *, judged: int, accepted: int, committed: int, sessions: int) -> None:
+        """A verdict has come; `plan` is what to go on with."""
+        self._sessions = sessions
+        self.saw_drafts(judged=judged, accepted=accepted)
         self._decide(committed, judged)
 
     def _decide(self, committed: int, judged: int) -> None:
@@ -134,8 +144,8 @@ class WindowController:
         conditions = Conditions(
             acceptance=min(self._acceptance.value, 0.999),
             draft_s=self._draft_s.value,
-            round_trip_s=self._round_trip_s,
-            sessions=max(1, round(self._sessions.value or 1.0)),
+            round_trip_s=self._round_trip_s or 0.0,
+            sessions=self._sessions,
             cost=self._cost,
         )
         found_rate, found = best_plan(conditions, max_window=self._max_window)
@@ -164,4 +174,4 @@ class WindowController:
         if self._off_tokens < max(self._probe_tokens, affordable):
             return self.plan if self.plan.window == 0 else NO_SPECULATION
         self._off_tokens = 0
-        return WindowPlan(PROBE_LENGTH, PROBE_LENGTH, 2.0 * wait_s + 0.005)
+        return WindowPlan(PROBE_LENGTH, PROBE_LENGTH, patience(conditions, PROBE_LENGTH))

@@ -115,10 +115,11 @@ class VerifierSession:
         if not enabled:
             self._num_discarded += self.tail.clear()
 
-    def add_block(self, block: DraftBlock) -> None:
+    def add_block(self, block: DraftBlock, arrived: float | None = None) -> None:
         """Append a block to the draft tail, or drop what has become void.
 
-        Raises `InvalidArgumentError` for a block that no correct drafter sends.
+        `arrived` is when it came: from then on the session waits for a pass. Raises
+        `InvalidArgumentError` for a block that no correct drafter sends.
         """
         check_block(block, self.opening.vocab_size)
         if block.epoch < self.epoch or not self._speculation:
@@ -134,6 +135,8 @@ class VerifierSession:
         overlap = self.tokens[block.base : block.base + len(block.token_ids)]
         if overlap == list(block.token_ids[: len(overlap)]):
             self.tail.append(block, skip=len(overlap))
+            if self.tail and self._ready_since is None:
+                self._ready_since = arrived
         else:  # the drafter had guessed other tokens than were committed meanwhile
             self.epoch += 1
             self._num_discarded += len(block.token_ids)

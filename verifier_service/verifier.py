@@ -105,7 +105,7 @@ class Verifier:
             elif isinstance(event, CloseSession):
                 self._free(key)
             elif key in self._sessions:  # else a late event of a session that has ended
-                self._apply(self._sessions[key], event)
+                self._apply(self._sessions[key], event, now)
         except PacelineError as error:
             return [self._fail(key, error)]
         except Exception as error:
@@ -113,9 +113,9 @@ class Verifier:
             return [self._fail(key, error)]
         return []
 
-    def _apply(self, session: VerifierSession, event: VerifierEvent) -> None:
+    def _apply(self, session: VerifierSession, event: VerifierEvent, now: float) -> None:
         if isinstance(event, DraftBlock):
-            session.add_block(event)
+            session.add_block(event, now)
         elif isinstance(event, Credit):
             session.grant(event.committed_limit)
         elif isinstance(event, SetSpeculation):

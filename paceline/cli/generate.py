@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -53,6 +54,17 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
     bad_word: Annotated[
         list[str] | None,
         _option("Never generate this string; repeatable.", _SAMPLING, metavar="TEXT"),
+    ] = None,
+    guided_json: Annotated[
+        str | None,
+        _option("The text is JSON of this schema.", _SAMPLING, metavar="FILE_OR_TEXT"),
+    ] = None,
+    guided_regex: Annotated[
+        str | None, _option("The text matches this as a whole.", _SAMPLING, metavar="PATTERN")
+    ] = None,
+    guided_choice: Annotated[
+        list[str] | None,
+        _option("The text is this, or another such choice; repeatable.", _SAMPLING, metavar="TEXT"),
     ] = None,
     seed: Annotated[int | None, _option("Same seed, same text.", _SAMPLING)] = None,
     max_tokens: Annotated[int | None, _option("Generate at most so many.", _ENDING)] = None,
@@ -129,6 +141,9 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
         "logit_bias": [_bias(entry) for entry in logit_bias or ()],
         "allowed_token_ids": allowed_token_id,
         "bad_words": bad_word,
+        "guided_json": None if guided_json is None else _schema_text(guided_json),
+        "guided_regex": guided_regex,
+        "guided_choice": guided_choice or None,
         "seed": seed,
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
@@ -211,6 +226,15 @@ async def _print(client: Client, fields: GenerateFields, *, color: bool, termina
         if color:
             sys.stderr.write(legend() + "\n")
         sys.stderr.write(summary(chunk.usage, chunk.stats, chunk.finish_reason) + "\n")
+
+
+def _schema_text(file_or_text: str) -> str:
+    if file_or_text.lstrip().startswith("{"):
+        return file_or_text
+    try:
+        return Path(file_or_text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"--guided-json {file_or_text}: {error}") from None
 
 
 def _bias(entry: str) -> tuple[int, float]:

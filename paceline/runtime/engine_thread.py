@@ -30,7 +30,10 @@ class Engine(Protocol[E_contra, R_co]):
     """A worker's state machine; single-threaded and free of I/O, so tests drive it by hand."""
 
     def handle(self, link: LinkId, event: E_contra, now: float) -> Sequence[tuple[LinkId, R_co]]:
-        """Take one event; return replies that need no pass. Never raises for bad input."""
+        """Take an event that arrived at `now`; return replies that need no pass.
+
+        Never raises for bad input.
+        """
         ...
 
     def close_link(self, link: LinkId) -> None:
@@ -99,16 +102,30 @@ class EngineThread(Generic[E, R]):
         link = next(self._link_ids)
         self._inbox.put(lambda: self._links.__setitem__(link, deliver))
         return EngineLink(
-            post=lambda events: self._inbox.put(lambda: self._handle(link, events)),
+            post=lambda events: self._post(link, events),
             close=lambda: self._inbox.put(lambda: self._detach(link)),
         )
 
     def _run(self) -> None:
-        while self._drain_inbox():
+        while self._turn():
+            pass
+
+    def _turn(self) -> bool:
+        """Drain, step, deliver; False when it is time to stop.
+
+        A fault of ours, wherever it is, ends the sessions with an error and never the thread.
+        """
+        try:
+            if not self._drain_inbox():
+                return False
             now = self._clock()
             due = self._engine.next_step_at(now)
             if due is not None and due <= now:
                 self._deliver(self._step(now))
+        except Exception as error:
+            logger.exception("the engine failed; its sessions are answered with an error")
+            self._deliver(self._engine.fail_all(error))
+        return True
 
     def _drain_inbox(self) -> bool:
         """Run what was posted, waiting until there is work. False when it is time to stop."""
@@ -130,16 +147,17 @@ class EngineThread(Generic[E, R]):
     def _step(self, now: float) -> Sequence[tuple[LinkId, R]]:
         try:
             return self._engine.step(now)
-        except Exception as error:
-            logger.exception("engine step failed; its sessions are answered with an error")
-            return self._engine.fail_all(error)
         finally:
             self.busy_s += self._clock() - now
 
-    def _handle(self, link: LinkId, events: Sequence[E]) -> None:
+    def _post(self, link: LinkId, events: Sequence[E]) -> None:
+        arrived = self._clock()  # while a pass runs, events wait: that time counts as queueing
+        self._inbox.put(lambda: self._handle(link, events, arrived))
+
+    def _handle(self, link: LinkId, events: Sequence[E], arrived: float) -> None:
         if link in self._links:
             for event in events:
-                self._deliver(self._engine.handle(link, event, self._clock()))
+                self._deliver(self._engine.handle(link, event, arrived))
 
     def _detach(self, link: LinkId) -> None:
         self._links.pop(link, None)

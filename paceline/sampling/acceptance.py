@@ -146,17 +146,17 @@ def block_thresholds(
 def next_weights(
     target_probs: Tensor, draft: DraftProbs, accepted: int, joint: float = 1.0
 ) -> Tensor | None:
-    """What the token after `accepted` drafts is sampled from: float64 `[V]`; None without a row.
+    """What the token after `accepted` drafts is sampled from, `[V]`; None without a row for it.
 
     The target's bonus row after full acceptance, else the residual of joint x target and draft
     (`joint` is p_accepted under block verification, 1 under rejection).
     """
     if accepted == len(target_probs):
         return None
-    target = target_probs[accepted].double()
+    target = target_probs[accepted]
     if accepted == draft.num_tokens:
         return target
-    return residual(joint * target, draft.dense_row(accepted, len(target)))
+    return residual(joint * target, draft.dense_row(accepted, len(target)).to(target))
 
 
 def residual(

@@ -83,8 +83,8 @@ class DraftProbs:
         return dense if self.ids is None else dense.gather(1, self.ids)
 
     def dense_row(self, row: int, vocab_size: int) -> Tensor:
-        """One row over the whole vocabulary, float64 `[vocab_size]`."""
-        probs = self.probs[row].double()
+        """One row over the whole vocabulary, `[vocab_size]`."""
+        probs = self.probs[row]
         if self.ids is None:
             return probs
         return probs.new_zeros(vocab_size).index_add_(0, self.ids[row], probs)

@@ -23,8 +23,8 @@ from paceline.sampling.probabilities import (
 )
 from paceline.sampling.randomness import Purpose, keyed_epoch, uniform
 
-# Rows whose probabilities are made at once: a chunk's arrays fit a CPU's cache (twice as fast as
-# all rows together), on an accelerator few large kernels are better.
+# Rows whose probabilities are made at once: on a CPU a chunk's arrays should fit the cache, on an
+# accelerator few large kernels are better.
 _ROWS_AT_ONCE_CPU = 16
 _ROWS_AT_ONCE = 256
 

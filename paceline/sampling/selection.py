@@ -70,7 +70,7 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
     Takes the first index whose cumulated weight exceeds uniform x total. An entry of weight 0 is
     never taken, for no uniform in [0, 1]. Sums are float64.
     """
-    cumulated = weights.double().cumsum(1)
+    cumulated = weights.cumsum(1, dtype=torch.float64)
     total = cumulated[:, -1:].contiguous()
     wanted = uniforms.to(cumulated).unsqueeze(1) * total
     index = torch.searchsorted(cumulated, wanted, right=True)

@@ -16,7 +16,7 @@ class Block(NamedTuple):
 
     epoch: int
     base: int
-    count: int
+    num_tokens: int
     first_wrong: int
     known_committed: int
     state: DrafterState
@@ -95,9 +95,7 @@ class DraftSide:
         self.is_active = True
         num_drafted = min(self.length, event.end) - event.base
         # a sampled token that is no accepted draft is taken to differ from any draft
-        num_right = (
-            self._first_wrong - event.base if self._is_deterministic else event.num_accepted
-        )
+        num_right = self._first_wrong - event.base if self._is_deterministic else event.num_accepted
         num_agreed = min(num_drafted, num_right)
         if event.epoch <= self._epoch and num_agreed == num_drafted:
             self.length = max(self.length, event.end)

@@ -6,25 +6,21 @@ Discrete events: a message arrives, a pass ends. What a session does then is in 
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import random
-from collections import deque
-from collections.abc import Callable
-from typing import Any
 
 from paceline.runtime.scheduler import share_budget
+from paceline.simulation.clock import Clock
 from paceline.simulation.draft_side import Advance, Block, DraftSide
 from paceline.simulation.scenario import Outcome, Scenario, SimulationResult
 from paceline.simulation.verify_side import Plan, Verdict, VerifySide
+from paceline.simulation.worker import SimulatedWorker
 
 _ENDED = -1
 """In place of the epoch of a session that is over."""
 
 
-def simulate(
-    scenario: Scenario, *, acceptance: float | Outcome, seed: int = 0
-) -> SimulationResult:
+def simulate(scenario: Scenario, *, acceptance: float | Outcome, seed: int = 0) -> SimulationResult:
     """Run all sessions to their last token.
 
     `acceptance` is the probability that a draft is right, drawn anew at every position from
@@ -36,52 +32,19 @@ def simulate(
     return _Simulation(scenario, lambda _session, _position: draw() < acceptance).run()
 
 
-class _Clock:
-    """What happens next."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._order = itertools.count()
-        self._quiet: deque[Callable[[], None]] = deque()
-
-    def after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Do something later; at once if there is no delay."""
-        if seconds:
-            self.at(self.now + seconds, action, *arguments)
-        else:
-            action(*arguments)
-
-    def at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
-        heapq.heappush(self._heap, (time, next(self._order), action, arguments))
-
-    def when_quiet(self, action: Callable[[], None]) -> None:
-        """Do something now, but after everything else that happens now."""
-        self._quiet.append(action)
-
-    def run(self) -> None:
-        heap, quiet = self._heap, self._quiet
-        while heap or quiet:
-            if quiet and not (heap and heap[0][0] <= self.now):
-                quiet.popleft()()
-            else:
-                self.now, _, action, arguments = heapq.heappop(heap)
-                action(*arguments)
-
-
 class _Simulation:
     """The three services, with every session's state on each."""
 
     def __init__(self, scenario: Scenario, is_right: Outcome) -> None:
         self._scenario = scenario
-        self._clock = _Clock()
+        self._clock = Clock()
         self._result = SimulationResult()
         self._epochs = [0] * scenario.num_sessions  # as the orchestrator knows them
         self._is_right = is_right
         self._drafts: dict[int, DraftSide] = {}
         self._verifies: dict[int, VerifySide] = {}
-        self._drafter = _Worker(self._clock, self._draft)
-        self._verifier = _Worker(self._clock, self._verify)
+        self._drafter = SimulatedWorker(self._clock, self._draft)
+        self._verifier = SimulatedWorker(self._clock, self._verify)
         self._turn = itertools.count(1)
         self._wakes_at = 0.0  # when the verifier's patience will be looked at
 
@@ -162,11 +125,15 @@ class _Simulation:
     def _relay_block(self, session: int, block: Block) -> None:
         if self._epochs[session] == _ENDED:
             return
-        self._result.drafted += block.count
+        self._result.drafted += block.num_tokens
         if block.epoch >= self._epochs[session]:
             self._epochs[session] = block.epoch
             self._clock.after(
-                self._scenario.verifier_delay_s, self._verifier.post, self._take_block, session, block
+                self._scenario.verifier_delay_s,
+                self._verifier.post,
+                self._take_block,
+                session,
+                block,
             )
 
     def _relay_verdict(self, session: int, verdict: Verdict) -> None:
@@ -253,52 +220,7 @@ class _Simulation:
             )
 
 
-class _Worker:
-    """An engine thread: it takes what was posted between its steps, and steps while it can."""
-
-    def __init__(self, clock: _Clock, step: Callable[[], None]) -> None:
-        self._clock = clock
-        self._step = step
-        self._posted: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._is_busy = False
-        self._is_waking = False
-
-    def post(self, action: Callable[..., None], *arguments: Any) -> None:
-        """An event for the engine: taken now, or when the pass under way ends."""
-        if self._is_busy:
-            self._posted.append((action, arguments))
-        else:
-            action(*arguments)
-            self.wake()
-
-    def wake(self) -> None:
-        """Step, unless a pass is under way, once everything that arrives now has arrived."""
-        if not self._is_busy and not self._is_waking:
-            self._is_waking = True
-            self._clock.when_quiet(self._start)
-
-    def _start(self) -> None:
-        self._is_waking = False
-        if not self._is_busy:
-            self._step()
-
-    def run(self, seconds: float, finish: Callable[..., None], *arguments: Any) -> None:
-        """A pass is under way; then `finish`, what was posted, and the next step."""
-        self._is_busy = True
-        self._clock.at(self._clock.now + seconds, self._end, finish, arguments)
-
-    def _end(self, finish: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        finish(*arguments)
-        self._is_busy = False
-        posted, self._posted = self._posted, []
-        for action, action_arguments in posted:
-            action(*action_arguments)
-        self.wake()
-
-
-def _granted(
-    wanted: list[int], decodes: list[int], prefills: list[int], budget: int
-) -> list[int]:
+def _granted(wanted: list[int], decodes: list[int], prefills: list[int], budget: int) -> list[int]:
     """Tokens granted to each session of a pass under the token budget."""
     shares = share_budget([wanted[i] for i in decodes], [wanted[i] for i in prefills], budget)
     granted = [0] * len(wanted)

@@ -67,20 +67,18 @@ class VerifySide:
             return
         if block.epoch > self._epoch:
             self._epoch = block.epoch
-            self._tail = 0
+            self._tail, self._first_wrong = 0, NEVER
         self._gave_up_waiting = False
         self._state = block.state
         self._known_committed = block.known_committed
-        overlap = max(0, min(self.length - block.base, block.count))
+        overlap = max(0, min(self.length - block.base, block.num_tokens))
         if overlap and not (
             self._is_deterministic and block.first_wrong >= block.base + overlap
         ):  # the drafter had guessed other tokens than were committed meanwhile
             self._epoch += 1
             self._state = DrafterState.RUNNING
-        elif block.count > overlap:
-            if not self._tail:
-                self._first_wrong = NEVER
-            self._tail += block.count - overlap
+        elif block.num_tokens > overlap:
+            self._tail += block.num_tokens - overlap
             self._first_wrong = min(self._first_wrong, block.first_wrong)
 
     def ready_at(self, now: float) -> float:
@@ -126,6 +124,6 @@ class VerifySide:
         self._idle_since = None
         if is_rejected:
             self._epoch += 1
-            self._tail = 0
+            self._tail, self._first_wrong = 0, NEVER
         is_last = self.length >= self._max_length
         return Verdict(self._epoch, base, self.length, plan.num_drafts, num_accepted, is_last)

@@ -50,9 +50,8 @@ def run_session(sides: Sides, schedule: Schedule, num_tokens: int, chance: rando
     tail: Tokens = ()  # drafts that were sent and not judged
     while len(tokens) < end:
         for _ in range(int(3 * chance.random())):
-            if len(tail) + schedule.block_length > schedule.window:
-                break
-            for _ in range(schedule.block_length):
+            room = min(schedule.window - len(tail), end - len(tokens) - len(tail))
+            for _ in range(min(schedule.block_length, room)):
                 tail += (sides.draft(tokens + tail, epoch),)
         arrived = tail
         if chance.random() < schedule.late:

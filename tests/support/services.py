@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -43,6 +43,13 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 Sections = Mapping[str, Any]
+
+
+class Addressed(Protocol):
+    """A running worker."""
+
+    @property
+    def address(self) -> str: ...
 
 
 # --- configurations -----------------------------------------------------------------------------
@@ -90,8 +97,9 @@ class Stack:
     """Running services and a client of them."""
 
     orchestrator: OrchestratorService
-    verifiers: list[WorkerService]
-    drafters: list[WorkerService]
+    verifiers: Sequence[Any]
+    """What was given: `WorkerService`s in this process or `ServiceProcess`es."""
+    drafters: Sequence[Any]
     client: Client
     config: Config
 
@@ -172,19 +180,35 @@ async def scripted(
     names = Tokenizer.load(str(tokenizer))
     targets = [target] if isinstance(target, ScriptedRunner) else target
     async with AsyncExitStack() as cleanup:
-        verifiers = []
+        verifiers: list[WorkerService] = []
         for runner in targets:
             info = scripted_info("verifier", runner, names, eos_token_ids)
             engine = Verifier(runner, config.verifier, info)
             serving = verifier_service.service.serve(config, engine, names)
             verifiers.append(await _started(cleanup, serving))
-        drafters = []
+        drafters: list[WorkerService] = []
         if draft is not None:
             if isinstance(draft, ScriptedRunner):
                 info = scripted_info("model", draft, names)
                 draft = ModelDrafter(draft, config.drafter.runtime, info)
             serving = drafter_service.service.serve(config, draft, names)
             drafters.append(await _started(cleanup, serving))
+        yield await _orchestrated(cleanup, document, verifiers, drafters)
+
+
+@asynccontextmanager
+async def worker(starting: Awaitable[WorkerService]) -> AsyncIterator[WorkerService]:
+    """One worker of `drafter_service.service.start` or `verifier_service.service.start`."""
+    async with AsyncExitStack() as cleanup:
+        yield await _started(cleanup, starting)
+
+
+@asynccontextmanager
+async def orchestrated(
+    document: Mapping[str, Any], verifiers: Sequence[Addressed], drafters: Sequence[Addressed]
+) -> AsyncIterator[Stack]:
+    """An orchestrator in this process over workers that run already, wherever they are."""
+    async with AsyncExitStack() as cleanup:
         yield await _orchestrated(cleanup, document, verifiers, drafters)
 
 
@@ -208,8 +232,8 @@ def scripted_info(
 async def _orchestrated(
     cleanup: AsyncExitStack,
     document: Mapping[str, Any],
-    verifiers: list[WorkerService],
-    drafters: list[WorkerService],
+    verifiers: Sequence[Addressed],
+    drafters: Sequence[Addressed],
 ) -> Stack:
     addresses = {
         "verifiers": [worker.address for worker in verifiers],

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from paceline.config import Config, load_config, parse_config, split_address, with_listen
+from paceline.config import (
+    Config,
+    ModelConfig,
+    SyntheticModelConfig,
+    load_config,
+    parse_config,
+    split_address,
+    with_listen,
+)
 from paceline.errors import ConfigError
 from paceline.sampling.params import Acceptance
 
@@ -43,6 +51,22 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     assert load_config(path) == Config()
 
 
+def test_a_model_without_a_kind_is_pretrained_and_another_kind_has_its_own_keys() -> None:
+    data = {
+        "verifier": {"model": {"path": "some/model"}},
+        "drafter": {
+            "kind": "model",
+            "model": {"kind": "synthetic", "acceptance": 0.9, "acceptance_changes": [[400, 0.2]]},
+        },
+    }
+    config = parse_config(data, "f")
+    assert config.verifier.model == ModelConfig(path="some/model")
+    assert isinstance(config.drafter.model, SyntheticModelConfig)
+    assert config.drafter.model.acceptance_changes == ((400, 0.2),)
+    assert (config.drafter.model.path, config.drafter.model.device) == ("synthetic:128:0", "cpu")
+    assert with_listen(config, "drafter", config.drafter.listen) == config
+
+
 WRONG = {
     "speculation: unknown key": {"speculation": {}},
     "orchestrator.speculation.gamma: unknown key": {"orchestrator": {"speculation": {"gamma": 4}}},
@@ -50,6 +74,20 @@ WRONG = {
     "verifier.model.path: Field required": {"verifier": {"model": {"dtype": "float32"}}},
     "verifier.model.device: ": {"verifier": {"model": {"path": "x", "device": "gpu"}}},
     "drafter: model is required when kind is 'model'": {"drafter": {"kind": "model"}},
+    "verifier.model: kind must be one of pretrained, synthetic": {
+        "verifier": {"model": {"kind": "fake"}}
+    },
+    "verifier.model.path: unknown key": {"verifier": {"model": {"kind": "synthetic", "path": "x"}}},
+    "drafter.model.base_ms: ": {"drafter": {"model": {"kind": "synthetic", "base_ms": -1}}},
+    "drafter.model: acceptance is required with acceptance_changes": {
+        "drafter": {"model": {"kind": "synthetic", "acceptance_changes": [[400, 0.2]]}}
+    },
+    "drafter.model.acceptance_changes.0.1: ": {
+        "drafter": {"model": {"kind": "synthetic", "acceptance_changes": [[400, "x"]]}}
+    },
+    "orchestrator.emulated_delay_ms.verifier: ": {
+        "orchestrator": {"emulated_delay_ms": {"verifier": -1}}
+    },
     "drafter.ngram: min_match 5 is above max_match 2": {
         "drafter": {"ngram": {"min_match": 5, "max_match": 2}}
     },

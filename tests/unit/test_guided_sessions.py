@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.byte_tokenizer import EOS_ID, build_byte_tokenizer
 from support.pipeline import Pipeline, outputs, verdicts
 from support.small_tokenizer import END, small_tokenizer
 
@@ -19,6 +20,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.grammar_text import regex_grammar
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
+from paceline.runtime.tokenizer import Tokenizer
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.types import FinishReason
 
@@ -131,7 +133,7 @@ def test_a_dead_end_of_the_output_is_a_clear_error(acceptance: Acceptance | None
     for drafter in (prefers(C, A), prefers(A), None):
         pipeline = guided(prefers(A, C), drafter)
         relay = run(pipeline, grammar, sampling)
-        with pytest.raises(InvalidArgumentError, match="^grammar: no token of the vocabulary"):
+        with pytest.raises(InvalidArgumentError, match=r"^grammar: no token of the vocabulary"):
             verdicts(relay)
         assert outputs(relay) == [C, A]
         assert pipeline.target.pool.used_pages == 0
@@ -142,8 +144,25 @@ def test_a_grammar_that_no_end_id_can_end_is_a_clear_error() -> None:
     """A complete output must end; without an end id it cannot."""
     pipeline = Pipeline(prefers(A, B), prefers(A, B), grammar=ENGINE)
     relay = run(pipeline, regex_grammar("ab"))
-    with pytest.raises(InvalidArgumentError, match="^grammar:"):
+    with pytest.raises(InvalidArgumentError, match=r"^grammar:"):
         verdicts(relay)
+
+
+def test_a_grammar_that_becomes_too_complex_ends_its_session() -> None:
+    """The library's bounds on work keep a pass short; the session learns the reason."""
+    tokenizer = Tokenizer(build_byte_tokenizer())
+    script = hashed_script(tokenizer.vocab_size, seed=2)
+    for drafter in (None, ScriptedRunner(script, vocab_size=tokenizer.vocab_size)):
+        pipeline = Pipeline(
+            ScriptedRunner(script, vocab_size=tokenizer.vocab_size),
+            drafter,
+            eos_token_ids=[EOS_ID],
+            grammar=GrammarEngine(tokenizer),
+        )
+        relay = run(pipeline, regex_grammar("(a?){500}a{500}"))
+        with pytest.raises(InvalidArgumentError, match=r"^grammar: .*too many expressions"):
+            verdicts(relay)
+        assert pipeline.target.pool.used_pages == 0
 
 
 def test_a_stop_id_within_the_grammar_ends_the_output_there() -> None:
@@ -160,7 +179,7 @@ def test_a_stop_id_within_the_grammar_ends_the_output_there() -> None:
 def test_a_verifier_without_grammars_refuses_a_guided_session() -> None:
     """Never an unguided output in its stead."""
     relay = run(Pipeline(prefers(A), None, eos_token_ids=[END]), regex_grammar("a"))
-    with pytest.raises(InvalidArgumentError, match="^grammar: this verifier guides no output"):
+    with pytest.raises(InvalidArgumentError, match=r"^grammar: this verifier guides no output"):
         verdicts(relay)
 
 
@@ -170,7 +189,7 @@ def test_a_bad_grammar_ends_its_own_session_with_the_reason() -> None:
     bad = pipeline.open([A], GREEDY, grammar="nonsense")
     good = pipeline.open([A], GREEDY, grammar=regex_grammar("ab"))
     pipeline.run()
-    with pytest.raises(InvalidArgumentError, match="^grammar: .*Expected token"):
+    with pytest.raises(InvalidArgumentError, match=r"^grammar: .*Expected token"):
         verdicts(bad)
     assert TOKENIZER.decode(outputs(good)) == "ab"
 
@@ -184,5 +203,5 @@ def test_committed_tokens_that_do_not_fit_the_grammar_are_refused() -> None:
     assert pipeline.verifier.role == "verifier"
     relay._open_verifier(pipeline.router.verifier())
     pipeline.run()
-    with pytest.raises(InvalidArgumentError, match="^token_ids: .* does not fit the grammar"):
+    with pytest.raises(InvalidArgumentError, match=r"^token_ids: .* does not fit the grammar"):
         verdicts(relay)

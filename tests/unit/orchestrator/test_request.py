@@ -142,13 +142,16 @@ def test_a_wrong_field_is_refused_by_its_name_and_limit(problem: str) -> None:
 
 
 def test_every_default_comes_from_the_configuration() -> None:
-    speculation = SpeculationConfig(num_speculative_tokens=3, window=9, draft_top_k=5)
+    speculation = SpeculationConfig(
+        num_speculative_tokens=3, window=9, draft_top_k=5, adaptive=False
+    )
     config = OrchestratorConfig(speculation=speculation, commit_credit=99, failover_timeout_s=7)
     request = complete(config)
     settings = request.settings
     assert (settings.window, settings.num_speculative_tokens, settings.draft_top_k) == (9, 3, 5)
     assert (settings.commit_credit, settings.failover_timeout_s) == (99, 7)
     assert (settings.speculation, settings.reproducible) == (True, False)
+    assert not settings.adaptive
     assert (request.prompt, request.stops, request.includes_stop) == ((1, 2, 3), (), False)
 
 
@@ -165,6 +168,18 @@ def test_what_the_call_gives_goes_before_defaults() -> None:
     assert not settings.speculation
     assert (request.stops, request.includes_stop) == (("x",), True)
     assert complete(speculation=True).settings.speculation
+
+
+def test_the_window_is_adaptive_where_nobody_chose_one() -> None:
+    """A06: not under a seed either, whose output would then depend on timing."""
+    config = OrchestratorConfig(speculation=SpeculationConfig(max_window=30))
+    settings = complete(config).settings
+    assert (settings.adaptive, settings.window) == (True, 30)
+    assert not complete(config, window=9).settings.adaptive
+    assert not complete(config, num_speculative_tokens=2).settings.adaptive
+    assert not complete(config, gives_seed=True).settings.adaptive
+    greedy = SamplingParams(temperature=0)
+    assert complete(config, gives_seed=True, sampling=greedy).settings.adaptive
 
 
 def test_a_block_is_no_longer_than_the_window() -> None:

@@ -82,12 +82,15 @@ async def test_waiting_for_a_verifier_ends(timeout_s: float) -> None:
 
 
 async def test_a_verifier_that_is_lost_again_is_waited_for_again() -> None:
-    worker = await FakeWorker().start()
+    worker = FakeWorker()
     router = Router([worker], [])
-    router.workers[0].on_change()
-    worker.lose(*[UnavailableError("down")] * 9)
-    with pytest.raises(UnavailableError):
-        await router.wait_for_verifier(0.01)
+    await worker.start()
+    worker.lose(UnavailableError("down"))
+    waiting = asyncio.create_task(router.wait_for_verifier(60))
+    await rest()
+    assert not waiting.done()
+    await worker.is_back()
+    assert await asyncio.wait_for(waiting, 10) is worker
     await router.close()
 
 

@@ -13,6 +13,7 @@ from orchestrator import worker as module
 from paceline.errors import (
     PacelineError,
     StartupError,
+    UnauthenticatedError,
     UnavailableError,
     VocabularyMismatchError,
 )
@@ -110,6 +111,18 @@ async def test_a_wrong_worker_is_not_tried_again(delays: list[float]) -> None:
         await worker.connect(asyncio.get_running_loop().time() + 100)
     assert worker.client.num_tries == 1
     assert not worker.is_connected
+    assert delays == []
+    await worker.close()
+
+
+@pytest.mark.parametrize("error", [UnauthenticatedError("wrong token"), PacelineError("a fault")])
+async def test_what_time_does_not_cure_is_not_tried_again(
+    delays: list[float], error: PacelineError
+) -> None:
+    worker = FakeWorker("verifier", error)
+    with pytest.raises(type(error), match=str(error)):
+        await worker.connect(asyncio.get_running_loop().time() + 100)
+    assert worker.client.num_tries == 1
     assert delays == []
     await worker.close()
 

@@ -152,6 +152,29 @@ def test_a_step_that_raises_answers_all_sessions_and_the_thread_lives(bench: Ben
     assert delivered.get(timeout=PATIENCE_S) == ["alive"]
 
 
+@pytest.mark.parametrize("method", ["handle", "close_link", "next_step_at"])
+def test_a_fault_anywhere_in_the_engine_leaves_no_dead_thread(bench: Bench, method: str) -> None:
+    """H01: a worker whose thread is gone would look healthy, and its callers wait for ever."""
+    link, delivered = bench.attach()
+    link.post(["known"])
+    bench.settle()
+    plain = getattr(bench.engine, method)
+    faults = iter([True])
+
+    def fails_once(*arguments: Any) -> Any:
+        if next(faults, False):
+            raise RuntimeError("a bug of ours")
+        return plain(*arguments)
+
+    setattr(bench.engine, method, fails_once)
+    other, _ = bench.attach()
+    other.post(["event"])
+    other.close()
+    assert delivered.get(timeout=PATIENCE_S) == ["failed: a bug of ours"]
+    link.post([bench.step([(1, "alive")])])
+    assert delivered.get(timeout=PATIENCE_S) == ["alive"]
+
+
 def test_stopping_joins_the_thread_after_what_was_posted(bench: Bench) -> None:
     link, _ = bench.attach()
     link.post([1, 2])

@@ -141,7 +141,7 @@ def test_each_row_has_the_mask_of_its_own_prefix(
         prefix = [*output, *drafts[:index]]
         fresh = ENGINE.matcher(grammar, prompt_length=5, end_ids=[END])
         if fresh.extend(prefix) == len(prefix) and END not in prefix:
-            assert torch.equal(fresh.mask(), rows[index])
+            assert torch.equal(fresh.mask(), row)
         else:
             assert row is None
     assert matcher.length == 5 + len(output)
@@ -255,7 +255,7 @@ def test_columns_beyond_the_vocabulary_are_never_produced(
 def test_a_mask_that_leaves_nothing_names_the_grammar() -> None:
     """Instead of a law over nothing."""
     row = RowContext(SamplingParams(), [1], 1, mask=torch.zeros(VOCAB, dtype=torch.bool))
-    with pytest.raises(InvalidArgumentError, match="^grammar: "):
+    with pytest.raises(InvalidArgumentError, match=r"^grammar: "):
         target_probs(torch.zeros(1, VOCAB), [row])
 
 
@@ -291,7 +291,7 @@ def test_what_nothing_can_match_is_told_before_anything_is_opened() -> None:
         problem = ENGINE.problem(grammar)
         assert problem
         assert "\n" not in problem
-        with pytest.raises(InvalidArgumentError, match="^grammar: "):
+        with pytest.raises(InvalidArgumentError, match=r"^grammar: "):
             ENGINE.matcher(grammar, prompt_length=0, end_ids=[END])
 
 

@@ -16,7 +16,7 @@ DENSE = DraftProbs(None, torch.tensor([[0.1, 0.2, 0.7]]))
 
 def test_a_row_spreads_over_the_vocabulary() -> None:
     assert SPARSE.dense_row(0, 5).tolist() == [0.0, 0.25, 0.0, 0.75, 0.0]
-    assert torch.allclose(DENSE.dense_row(0, 3), DENSE.probs[0].double())
+    assert torch.allclose(DENSE.dense_row(0, 3), DENSE.probs[0])
 
 
 def test_each_row_tells_the_probability_of_its_own_token() -> None:

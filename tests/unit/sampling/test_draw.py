@@ -94,6 +94,13 @@ def test_greedy_draws_the_argmax() -> None:
     assert draws == [Draw(token, None) for token in logits.argmax(1).tolist()]
 
 
+def test_a_draft_cut_to_one_id_is_a_point_mass_on_the_likeliest() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, [7, 20]] = 3.0
+    for seed in range(5):
+        assert _draw(logits, _row(1, seed=seed)) == [Draw(7, None)]
+
+
 def test_the_epoch_changes_the_draw_only_under_block() -> None:
     logits = torch.zeros(64, VOCAB)
     for acceptance, changes in ((Acceptance.REJECTION, False), (Acceptance.BLOCK, True)):

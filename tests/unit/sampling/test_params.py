@@ -55,6 +55,8 @@ WRONG: list[tuple[str, Any]] = [
     ("logprobs", -1),
     ("logprobs", 21),
     ("logprobs", False),
+    ("prompt_logprobs", -1),
+    ("prompt_logprobs", 21),
     ("acceptance", "rejection"),
 ]
 

@@ -284,3 +284,26 @@ def test_prompt_ids_beyond_the_logits_are_not_penalised() -> None:
     row = RowContext(SamplingParams(repetition_penalty=2.0), (1, 50), 2)
     probs = target_probs(torch.ones(1, 4), [row])[0]
     assert float(probs[1]) < float(probs[0]) == float(probs[3])
+
+
+def _masked(mask: Tensor, **kw: Any) -> RowContext:
+    return RowContext(SamplingParams(**kw), PROMPT, len(PROMPT), mask=mask)
+
+
+@pytest.mark.parametrize("width", [3, 12, 20])
+def test_a_mask_leaves_its_ids_only_whatever_its_width(width: int) -> None:
+    """A grammar's mask may be wider or narrower than the logits; beyond its end nothing comes."""
+    mask = torch.zeros(width, dtype=torch.bool)
+    mask[[0, 2]] = True
+    mask[12:] = True
+    rows = [_masked(mask, logit_bias=((1, 50.0),)), _row()]
+    probs = target_probs(_logits(2), rows)
+    assert probs[0].nonzero().flatten().tolist() == [0, 2]
+    assert bool((probs[1] > 0).all())
+    assert int(greedy_tokens(_logits(1), [_masked(mask, temperature=0)])) in {0, 2}
+
+
+def test_a_mask_that_leaves_nothing_is_refused_as_the_grammars() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        target_weights(_logits(), [_masked(torch.zeros(12, dtype=torch.bool))])
+    assert caught.value.field == "grammar"

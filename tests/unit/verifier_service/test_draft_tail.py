@@ -43,7 +43,7 @@ def laws(tokens: list[int], probs: DraftProbs | None) -> list[torch.Tensor]:
     """Each token's distribution over the whole vocabulary."""
     if probs is None:
         return [torch.nn.functional.one_hot(torch.tensor(t), VOCAB).double() for t in tokens]
-    return [probs.dense_row(row, VOCAB) for row in range(len(tokens))]
+    return [probs.dense_row(row, VOCAB).double() for row in range(len(tokens))]
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -79,7 +79,7 @@ def test_a_merged_tail_keeps_each_tokens_own_distribution(
         return
     merged.check(VOCAB)
     for row, (_, law) in enumerate(expected[:count]):
-        torch.testing.assert_close(merged.dense_row(row, VOCAB), law)
+        torch.testing.assert_close(merged.dense_row(row, VOCAB).double(), law)
     assert tail.clear() == len(expected)
     assert (len(tail), tail.first_block) == (0, 0)
 
