@@ -31,12 +31,14 @@ class Proposal:
     """Draws that continue the sequence, each from the distribution it names.
 
     `is_pending`: no draw yet, but the drafter works on it (a prompt in prefill); otherwise an
-    empty proposal means that there is nothing to guess from here. `error`: the session cannot be
+    empty proposal means that there is nothing to guess from here. `is_waiting`: no draw before
+    other sessions leave room. `error`: the session cannot be
     drafted for.
     """
 
     draws: Sequence[Draw] = ()
     is_pending: bool = False
+    is_waiting: bool = False
     error: PacelineError | None = None
 
 

@@ -132,11 +132,17 @@ class DrafterEngine:
             return [self._fail(session.key, proposal.error)]
         session.add(proposal.draws, seconds)
         found_nothing = not proposal.draws and not proposal.is_pending
-        return self._take_block(session, found_nothing=found_nothing)
+        return self._take_block(
+            session, found_nothing=found_nothing, is_waiting=proposal.is_waiting
+        )
 
-    def _take_block(self, session: DraftSession, *, found_nothing: bool) -> Replies:
+    def _take_block(
+        self, session: DraftSession, *, found_nothing: bool, is_waiting: bool = False
+    ) -> Replies:
         kv_length = self._drafter.kv_length(session.key)
-        block = session.take_block(found_nothing=found_nothing, kv_length=kv_length)
+        block = session.take_block(
+            found_nothing=found_nothing, is_waiting=is_waiting, kv_length=kv_length
+        )
         if block is None:
             return []
         self.counters["blocks"] += 1

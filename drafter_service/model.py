@@ -65,7 +65,7 @@ class ModelDrafter:
         self._admit()
 
     def propose(self, requests: Sequence[ProposeRequest]) -> list[Proposal]:
-        proposals = [Proposal()] * len(requests)
+        proposals = [Proposal(is_waiting=request.key not in self._tables) for request in requests]
         chunks: list[Chunk] = []
         finishing: list[int] = []
         for index, granted in self._schedule(requests):

@@ -33,6 +33,7 @@ class DraftSession:
         # a draft for the token that the prefill decides would void later ones by chance of timing
         self._awaits_first = opening.reproducible and self.committed == opening.prompt_length
         self._unsent: list[Draw] = []
+        self._has_told_end = False
         self._draft_s = 0.0
         # the last token is always the verifier's own, so a draft there could not pay
         longest = opening.max_length - 1
@@ -119,14 +120,24 @@ class DraftSession:
         self._unsent.extend(draws)
         self._draft_s += seconds
 
-    def take_block(self, *, found_nothing: bool, kv_length: int) -> DraftBlock | None:
-        """The next block, once it is full, the window is, or there is nothing more to propose."""
+    def take_block(
+        self, *, found_nothing: bool, kv_length: int, is_waiting: bool = False
+    ) -> DraftBlock | None:
+        """The next block, once it is full, the window is, or there is nothing more to propose.
+
+        A drafter that has ended, or waits for room (`is_waiting`), says so once and not at every
+        advance: the verifier then decodes by itself, without a round trip a token.
+        """
         has_room = self._room() > 0 and not found_nothing
         if has_room and len(self._unsent) < self._block_length:
             return None
         draws, self._unsent = self._unsent, []
         seconds, self._draft_s = self._draft_s, 0.0
         self.is_active = has_room
+        state = DrafterState.ENDED if is_waiting else self._state()
+        if state is DrafterState.ENDED and self._has_told_end and not draws:
+            return None
+        self._has_told_end = state is DrafterState.ENDED
         base, self._sent = self._sent, len(self.tokens)
         return DraftBlock(
             session_id=self.opening.session_id,
@@ -135,7 +146,7 @@ class DraftSession:
             token_ids=tuple(draw.token_id for draw in draws),
             draft_probs=stack_draws(draws),
             known_committed=self.committed,
-            state=self._state(),
+            state=state,
             kv_length=kv_length,
             draft_us=int(seconds * 1e6),
         )

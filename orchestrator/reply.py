@@ -21,6 +21,7 @@ class Reply:
 
     def __init__(self, request: GenerationRequest, tokenizer: Tokenizer) -> None:
         self.num_delivered = 0
+        self._num_accepted = 0  # of those delivered: a stop string may cut a block
         self.finish_reason: FinishReason | None = None
         self._request = request
         self._tokenizer = tokenizer
@@ -57,7 +58,9 @@ class Reply:
 
     def _token(self, piece: Piece) -> OutputToken:
         self.num_delivered += 1
-        return self._output(piece.token_id, piece.text, *self._details.popleft())
+        origin, logprobs = self._details.popleft()
+        self._num_accepted += origin is Origin.ACCEPTED
+        return self._output(piece.token_id, piece.text, origin, logprobs)
 
     def _output(
         self, token_id: int, text: str, origin: Origin | None, logprobs: TokenLogprobs | None
@@ -78,7 +81,7 @@ class Reply:
             speculation=_speculation(self._request, relay),
             drafted=counts.drafted,
             judged=counts.judged,
-            accepted=counts.accepted,
+            accepted=self._num_accepted,
             passes=counts.passes,
             mean_acceptance_length=counts.committed / counts.passes if counts.passes else 0.0,
             bytes_drafter=counts.bytes_drafter,

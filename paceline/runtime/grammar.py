@@ -127,6 +127,7 @@ class GrammarMatcher:
         self._taken: list[int] = []
         self._vocab_size = vocab_size
         self._end_ids = frozenset(i for i in end_ids if 0 <= i < vocab_size)
+        self._ends = np.array(sorted(self._end_ids), dtype=np.intp)
         self._marker = marker
 
     @property
@@ -187,12 +188,11 @@ class GrammarMatcher:
         bits = np.unpackbits(
             np.frombuffer(packed, dtype=np.uint8), count=self._vocab_size, bitorder="little"
         )
-        mask = torch.from_numpy(bits).view(torch.bool)
-        mask[self._marker] = False
-        mask[list(self._end_ids)] = self._matcher.is_accepting()
-        if not mask.any():
+        bits[self._marker] = 0
+        bits[self._ends] = self._matcher.is_accepting()
+        if not bits.any():
             self.problem = "the output is complete, and there is no end id to end it with"
-        return mask
+        return torch.from_numpy(bits).view(torch.bool)
 
     def masks(self, draft_tokens: Sequence[int], num_rows: int) -> tuple[Tensor | None, ...]:
         """Row i's mask, after the first i drafts; the matcher stays where it is.

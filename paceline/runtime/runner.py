@@ -37,6 +37,7 @@ class Runner(Protocol):
         """Run one ragged pass; each table grows by its chunk's tokens.
 
         Returns logits float32 or the model's dtype `[sum of num_logits, vocab_size]`, rows in the
-        order of `chunks` and of positions within each.
+        order of `chunks` and of positions within each. A table that a failed pass had grown is
+        back at its old length when the error reaches the caller.
         """
         ...

@@ -35,10 +35,12 @@ def apply_masks(logits: Tensor, rows: Sequence[RowContext]) -> None:
     masks = {index: row.mask[:width] for index, row in enumerate(rows) if row.mask is not None}
     if not masks:
         return
-    padded = [torch.nn.functional.pad(mask, (0, width - len(mask))) for mask in masks.values()]
-    chosen = list(masks)
-    banned = torch.stack(padded).logical_not_().to(logits.device)
-    logits[chosen] = logits[chosen].masked_fill_(banned, NEGATIVE_INFINITY)
+    banned = torch.ones(len(masks), width, dtype=torch.bool)
+    for row_banned, mask in zip(banned, masks.values(), strict=True):
+        torch.logical_not(mask, out=row_banned[: len(mask)])
+    # To the device once, then row by row: by a list of rows their logits would be copied twice.
+    for index, row_banned in zip(masks, banned.to(logits.device), strict=True):
+        logits[index].masked_fill_(row_banned, NEGATIVE_INFINITY)
 
 
 def apply_bias_and_bans(logits: Tensor, rows: Sequence[RowContext]) -> None:

@@ -24,16 +24,21 @@ from paceline.runtime.scripted import ScriptedRunner, hashed_script
 NUM_CLIENTS = 8
 
 
-@pytest.mark.parametrize("draft", ["ngram", "other"])
+@pytest.mark.parametrize("draft", ["ngram", "other", "same"])
+@pytest.mark.parametrize("adaptive", [False, True])
 async def test_eight_clients_each_get_exactly_their_solo_output(
-    draft: str, tiny_dir: Callable[..., Path], greedy: Callable[..., list[int]]
+    draft: str,
+    adaptive: bool,
+    tiny_dir: Callable[..., Path],
+    greedy: Callable[..., list[int]],
 ) -> None:
     """E01, E02: prompts of different lengths, windows of different sizes, one without drafts."""
     target = tiny_dir()
-    drafts: dict[str, Path | str] = {"ngram": "ngram", "other": tiny_dir(1)}
+    drafts: dict[str, Path | str] = {"ngram": "ngram", "other": tiny_dir(1), "same": target}
     prompts = [[*range(3 * n + 1), *range(2 * n + 1)] for n in range(1, NUM_CLIENTS + 1)]
     lengths = [20 + 3 * n for n in range(NUM_CLIENTS)]
-    async with running(settings(target, drafts[draft])) as stack:
+    speculation = {"speculation": {"adaptive": adaptive}}
+    async with running(settings(target, drafts[draft], orchestrator=speculation)) as stack:
 
         async def one(index: int) -> list[int]:
             async with Client(stack.orchestrator.address) as client:
@@ -41,7 +46,7 @@ async def test_eight_clients_each_get_exactly_their_solo_output(
                     token_ids=prompts[index],
                     max_tokens=lengths[index],
                     temperature=0,
-                    window=1 + 2 * index,
+                    window=None if adaptive else 1 + 2 * index,
                     speculation=index != 3,
                 )
                 return [token.id async for chunk in chunks for token in chunk.tokens]

@@ -95,7 +95,9 @@ async def test_the_measured_acceptance_is_the_one_configured(temperature: float)
 async def test_the_acceptance_rate_changes_in_mid_stream() -> None:
     draft = {"acceptance": 1.0, "acceptance_changes": [[120, 0.0]]}
     async with running(document(draft=draft)) as stack:
-        result = await stack.generate(token_ids=PROMPT, max_tokens=NUM_TOKENS, temperature=0)
+        result = await stack.generate(
+            token_ids=PROMPT, max_tokens=NUM_TOKENS, temperature=0, window=12
+        )
     before, after = result.origins[:90], result.origins[105:]
     assert before.count("recovered") == 0
     assert after.count("accepted") == 0
@@ -151,12 +153,10 @@ async def test_the_three_services_run_as_processes(tmp_path: Path) -> None:
             "drafters": [await drafter.wait_listening()],
         }
         section = {"listen": LOOPBACK, "connect_timeout_s": 30.0, **addresses}
-        async with service_process(
-            "orchestrator", {**base, "orchestrator": section}, tmp_path
-        ) as service:
-            async with Client(await service.wait_listening()) as client:
-                result = await collect(
-                    client, token_ids=PROMPT, max_tokens=NUM_TOKENS, temperature=0
-                )
+        async with (
+            service_process("orchestrator", {**base, "orchestrator": section}, tmp_path) as service,
+            Client(await service.wait_listening()) as client,
+        ):
+            result = await collect(client, token_ids=PROMPT, max_tokens=NUM_TOKENS, temperature=0)
     assert result.token_ids == reference(PROMPT, NUM_TOKENS)
     assert result.stats.accepted > 0

@@ -65,13 +65,18 @@ def settings(
 ) -> dict[str, Any]:
     """A configuration document: loopback ports, a small KV pool, and what `sections` add.
 
+    Windows are fixed, so that what is drafted does not depend on how fast the machine is.
     `target` is a model directory; `draft` another, or "ngram". Sections are merged key by key.
     """
     runtime = {"kv_tokens": 8192}
     data: dict[str, Any] = {
         "verifier": {"listen": LOOPBACK, "runtime": runtime},
         "drafter": {"listen": LOOPBACK, "runtime": runtime},
-        "orchestrator": {"listen": LOOPBACK, "connect_timeout_s": 5.0},
+        "orchestrator": {
+            "listen": LOOPBACK,
+            "connect_timeout_s": 5.0,
+            "speculation": {"adaptive": False},
+        },
     }
     if target is not None:
         data["verifier"]["model"] = model_section(target)
