@@ -1,4 +1,4 @@
-"""Structured output over gRPC, from a model with a padded head, its drafts under the grammar too."""
+"""Structured output over gRPC from a model with a padded head; its drafts obey the grammar too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHOICES = ["yes, of course", "no, never"]
 
 
 async def test_guided_text_matches_under_every_rule(tiny_dir: Callable[..., Path]) -> None:
-    """A07: drafts of the same weights under the same grammar are accepted."""
+    """Drafts of the same weights under the same grammar are accepted."""
     directory = tiny_dir()
     async with running(settings(directory, directory)) as stack:
         for rule in ("rejection", "block", "coupled"):
@@ -47,7 +47,7 @@ async def test_guided_text_matches_under_every_rule(tiny_dir: Callable[..., Path
 async def test_the_guided_text_does_not_depend_on_the_drafter(
     tiny_dir: Callable[..., Path],
 ) -> None:
-    """D07: the drafter of other weights, prompt lookup, or none."""
+    """The drafter of other weights, prompt lookup, or none."""
     target = tiny_dir()
     texts = set()
     for draft in (target, tiny_dir(1), "ngram"):

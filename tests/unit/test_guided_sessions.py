@@ -65,7 +65,7 @@ def guided(target: ScriptedRunner, drafter: ScriptedRunner | NgramDrafter | None
 def test_lost_workers_and_any_order_of_events_change_nothing(
     choices: list[int], seed: int, window: int, acceptance: Acceptance | None
 ) -> None:
-    """G06: a session that is opened again takes its place in the grammar from what is committed."""
+    """A session that is opened again takes its place in the grammar from what is committed."""
     grammar = regex_grammar("(ab|ba|cd|d(a|b)c)*d{3}")
     sampling = SamplingParams(
         temperature=0.0 if acceptance is None else 1.0,

@@ -230,7 +230,7 @@ def test_a_place_beyond_the_librarys_limits_allows_nothing() -> None:
 def test_columns_beyond_the_vocabulary_are_never_produced(
     temperature: float, num_columns: int
 ) -> None:
-    """D07: heads are padded and drafters may know fewer ids; a column is the id of its index."""
+    """Heads are padded and drafters may know fewer ids; a column is the id of its index."""
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(3, num_columns, generator=generator)
     logits[:, VOCAB:] += 100.0
@@ -264,7 +264,7 @@ def test_a_mask_that_leaves_nothing_names_the_grammar() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_tokenizer_is_guided_or_says_that_it_cannot_be(family: str) -> None:
-    """D07: byte-level and byte-fallback tokenizers can; whatever the family, nothing crashes."""
+    """Byte-level and byte-fallback tokenizers can; whatever the family, nothing crashes."""
     tokenizer = Tokenizer(FAMILIES[family]())
     engine = GrammarEngine(tokenizer)
     problem = engine.problem(regex_grammar("a|b"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from support.byte_tokenizer import EOS_ID, build_byte_tokenizer
 from support.small_tokenizer import END, small_tokenizer
 
 from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.grammar_text import regex_grammar
+from paceline.runtime.tokenizer import Tokenizer
 from paceline.sampling.acceptance import Judgement
 from paceline.sampling.logprobs import Logprobs
 from verifier_service.guidance import Guidance
@@ -63,6 +65,17 @@ def test_rows_after_a_dead_end_decide_nothing() -> None:
     error = guidance.explained(PacelineError("the masks leave no token"))
     assert isinstance(error, InvalidArgumentError)
     assert str(error) == "grammar: no token of the vocabulary goes on here"
+
+
+def test_a_row_that_was_too_complex_to_mask_decides_nothing() -> None:
+    """What a free target said there may well fit the grammar, and yet has not the masked law."""
+    engine = GrammarEngine(Tokenizer(build_byte_tokenizer()))
+    grammar = regex_grammar("(a?){500}a{500}")
+    guidance = Guidance(engine.matcher(grammar, prompt_length=0, end_ids=[EOS_ID]))
+    drafts = (ord("a"), ord("a"))
+    masks = guidance.masks(drafts, 3)
+    assert [mask is None for mask in masks] == [False, True, True]
+    assert guidance.settle(Judgement(2, ord("a")), drafts) == Judgement(1, None)
 
 
 def test_an_end_that_was_drafted_ends_the_masks() -> None:

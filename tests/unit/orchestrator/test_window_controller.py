@@ -1,0 +1,201 @@
+"""The controller chooses what pays, leaves what does not, and finds its way back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from orchestrator.estimates import AcceptanceEstimate, Least, Mean, PassCost
+from orchestrator.window_controller import (
+    MAX_PROBE_TOKENS,
+    NO_SPECULATION,
+    PROBE_LENGTH,
+    Conditions,
+    WindowController,
+    WindowPlan,
+    best_plan,
+    expected_tokens,
+    plain_rate,
+    rate,
+)
+
+START = WindowPlan(4, 40, None)
+
+
+def cost(base_s: float = 0.030, per_row_s: float = 0.0) -> PassCost:
+    """What has been learnt of a target with this cost, from passes of several sizes."""
+    learnt = PassCost()
+    for rows in (1, 5, 9, 40, 130, 1, 5, 9):
+        learnt.update(rows, base_s + per_row_s * rows, sessions=1)
+    return learnt
+
+
+def conditions(acceptance: float, **changes: object) -> Conditions:
+    values: dict[str, object] = {
+        "draft_s": 0.003,
+        "round_trip_s": 0.0,
+        "sessions": 1,
+        "cost": cost(),
+    }
+    return Conditions(acceptance=acceptance, **(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "drafts", "tokens"), [(0.5, 2, 1.75), (0.0, 4, 1.0), (1.0, 4, 5.0)]
+)
+def test_expected_tokens_of_a_pass(acceptance: float, drafts: int, tokens: float) -> None:
+    assert expected_tokens(acceptance, drafts) == tokens
+
+
+def test_without_drafting_ahead_the_rate_is_the_closed_form_of_stop_and_wait() -> None:
+    """E / (1 + gamma c) passes' worth of tokens, with c the draft's share of a pass."""
+    found = rate(conditions(0.8), block=4, ahead=0) * 0.030
+    assert found == pytest.approx(expected_tokens(0.8, 4) / (1 + 4 * 0.1))
+
+
+def test_drafting_ahead_is_the_renewal_of_full_acceptances() -> None:
+    """By hand for a = 0.5, block 1, ahead 1: half of a quarter of the passes go on without a wait."""
+    visits = 0.25 / 0.75
+    tokens = 1.5 + visits * 1.5
+    seconds = 0.033 + visits * 0.030
+    assert rate(conditions(0.5), block=1, ahead=1) == pytest.approx(tokens / seconds)
+
+
+@hypothesis_settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    acceptance=st.floats(0, 0.99),
+    draft_ms=st.floats(0.1, 80),
+    trip_ms=st.floats(0, 60),
+    sessions=st.integers(1, 64),
+    slope_ms=st.floats(0, 2),
+)
+def test_the_plan_is_never_worse_than_none_and_fits_the_window(
+    acceptance: float, draft_ms: float, trip_ms: float, sessions: int, slope_ms: float
+) -> None:
+    found = conditions(
+        acceptance,
+        draft_s=draft_ms / 1e3,
+        round_trip_s=trip_ms / 1e3,
+        sessions=sessions,
+        cost=cost(per_row_s=slope_ms / 1e3),
+    )
+    best, plan = best_plan(found, max_window=12)
+    assert best >= plain_rate(found)
+    assert 0 <= plan.window <= 12
+    assert plan is NO_SPECULATION or 1 <= plan.num_speculative_tokens <= plan.window
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"acceptance": 0.0},
+        {"acceptance": 0.5, "draft_s": 0.040},
+        {"acceptance": 0.8, "sessions": 64, "cost": cost(0.005, 0.001)},
+        {"acceptance": 0.2, "round_trip_s": 0.060},
+    ],
+    ids=["useless drafter", "drafter slower than the target", "compute-bound", "far away"],
+)
+def test_drafts_that_do_not_pay_are_not_made(changes: dict[str, object]) -> None:
+    acceptance = changes.pop("acceptance")
+    assert best_plan(conditions(acceptance, **changes), max_window=40)[1] is NO_SPECULATION  # type: ignore[arg-type]
+
+
+def test_better_drafts_and_a_cheaper_drafter_make_longer_blocks() -> None:
+    def block(acceptance: float, draft_s: float) -> int:
+        found = conditions(acceptance, draft_s=draft_s)
+        return best_plan(found, max_window=40)[1].num_speculative_tokens
+
+    assert block(0.9, 0.003) > block(0.6, 0.003) >= 1
+    assert block(0.8, 0.0005) > block(0.8, 0.006)
+
+
+def drive(
+    controller: WindowController, acceptance: float, num_tokens: int, seed: int = 0
+) -> list[WindowPlan]:
+    """Feed verdicts of a drafter that is right with this probability; one plan a verdict."""
+    chance = random.Random(seed)
+    plans = []
+    committed = 0
+    while committed < num_tokens:
+        drafts = min(controller.plan.window, controller.plan.num_speculative_tokens)
+        accepted = 0
+        while accepted < drafts and chance.random() < acceptance:
+            accepted += 1
+        if drafts:
+            controller.saw_block(num_tokens=drafts, draft_s=0.003 * drafts)
+        controller.saw_round_trip(0.001)
+        controller.saw_verdict(judged=drafts, accepted=accepted, committed=accepted + 1, sessions=1)
+        committed += accepted + 1
+        plans.append(controller.plan)
+    return plans
+
+
+def test_a_useless_drafter_is_left_within_a_few_verdicts_and_seldom_probed() -> None:
+    controller = WindowController(cost(), max_window=40, start=START)
+    plans = drive(controller, 0.0, 2000)
+    tried = [index for index, plan in enumerate(plans) if plan.window]
+    assert min(index for index, plan in enumerate(plans) if not plan.window) < 20
+    assert all(plans[index].window == PROBE_LENGTH for index in tried if index > 40)
+    assert 3 <= len([index for index in tried if index > 40]) < 2000 / MAX_PROBE_TOKENS + 8
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_follows_a_jump_of_acceptance_both_ways(seed: int) -> None:
+    """0.9 to 0.2 and back, each within 50 tokens."""
+    controller = WindowController(cost(), max_window=40, start=START)
+    long = drive(controller, 0.9, 300, seed)[-1]
+    short = drive(controller, 0.2, 50, seed + 100)[-1]
+    again = drive(controller, 0.9, 50, seed + 200)[-1]
+    assert long.window > 12
+    assert short.window <= 4
+    assert again.window > 12
+
+
+def test_nothing_changes_before_the_drafter_was_measured() -> None:
+    controller = WindowController(cost(), max_window=40, start=START)
+    controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    assert controller.plan == START
+
+
+def test_acceptance_counts_a_rejection_once_and_forgets() -> None:
+    estimate = AcceptanceEstimate()
+    for _ in range(200):
+        estimate.update(judged=4, accepted=1)  # one success, one failure, two not tried
+    assert estimate.value == pytest.approx(0.5, abs=0.02)
+    for _ in range(40):
+        estimate.update(judged=4, accepted=4)
+    assert estimate.value > 0.95
+
+
+def test_pass_cost_finds_base_and_slope_and_keeps_the_slope() -> None:
+    learnt = PassCost()
+    for _ in range(50):
+        for rows in (8, 24):
+            learnt.update(rows, 0.010 + 0.001 * rows, sessions=1)
+    for _ in range(2000):
+        learnt.update(8, 0.018, sessions=1)  # nothing new about the slope
+    assert learnt.seconds(8) == pytest.approx(0.018)
+    assert learnt.seconds(108) == pytest.approx(0.118, rel=0.02)
+
+
+def test_pass_cost_counts_a_pass_once_however_many_report_it() -> None:
+    alone, together = PassCost(), PassCost()
+    for rows in (8, 24, 8, 40):
+        alone.update(rows, 0.001 * rows, sessions=1)
+        for _ in range(8):
+            together.update(rows, 0.001 * rows, sessions=8)
+    assert together.seconds(30) == pytest.approx(alone.seconds(30))
+
+
+def test_least_forgets_old_samples_and_mean_follows() -> None:
+    least, mean = Least(window=3), Mean(weight=0.5)
+    assert (least.value, mean.value) == (None, None)
+    for sample in (1.0, 5.0, 4.0, 6.0):
+        least.update(sample)
+        mean.update(sample)
+    assert least.value == 4.0
+    assert mean.value == pytest.approx(4.75)
