@@ -153,11 +153,11 @@ class WindowController:
             self.plan = self._probe(conditions, committed, judged)
             return
         self._off_tokens, self._probe_tokens = 0, FIRST_PROBE_TOKENS
-        if self.plan.window <= PROBE_LENGTH or found_rate > GAIN_TO_SWITCH * self._rate(conditions):
+        if self.plan.window <= PROBE_LENGTH or found_rate > GAIN_TO_SWITCH * self.rate(conditions):
             self.plan = found
 
-    def _rate(self, conditions: Conditions) -> float:
-        """What the present plan gives."""
+    def rate(self, conditions: Conditions) -> float:
+        """Tokens per second that the present plan gives under these conditions."""
         block = self.plan.num_speculative_tokens
         return rate(conditions, block, max(0, (self.plan.window - block) // 2))
 

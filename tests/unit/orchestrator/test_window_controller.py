@@ -58,7 +58,7 @@ def test_without_drafting_ahead_the_rate_is_the_closed_form_of_stop_and_wait() -
 
 
 def test_drafting_ahead_is_the_renewal_of_full_acceptances() -> None:
-    """By hand for a = 0.5, block 1, ahead 1: half of a quarter of the passes go on without a wait."""
+    """By hand for a = 0.5, block 1, ahead 1."""
     visits = 0.25 / 0.75
     tokens = 1.5 + visits * 1.5
     seconds = 0.033 + visits * 0.030
@@ -145,14 +145,13 @@ def test_a_useless_drafter_is_left_within_a_few_verdicts_and_seldom_probed() -> 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_follows_a_jump_of_acceptance_both_ways(seed: int) -> None:
-    """0.9 to 0.2 and back, each within 50 tokens."""
+    """0.9 to 0.2 and back: 50 tokens later the plan is within 5 % of the best one."""
     controller = WindowController(cost(), max_window=40, start=START)
-    long = drive(controller, 0.9, 300, seed)[-1]
-    short = drive(controller, 0.2, 50, seed + 100)[-1]
-    again = drive(controller, 0.9, 50, seed + 200)[-1]
-    assert long.window > 12
-    assert short.window <= 4
-    assert again.window > 12
+    for step, (acceptance, num_tokens) in enumerate([(0.9, 300), (0.2, 50), (0.9, 50)]):
+        drive(controller, acceptance, num_tokens, seed + 100 * step)
+        truth = conditions(acceptance, round_trip_s=0.001)
+        best, _ = best_plan(truth, max_window=40)
+        assert controller.rate(truth) >= 0.95 * best
 
 
 def test_nothing_changes_before_the_drafter_was_measured() -> None:
