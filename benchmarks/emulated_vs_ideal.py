@@ -22,9 +22,9 @@ import orchestrator.service
 import verifier_service.service
 from paceline.client import Client, GenerateResult
 from paceline.config import Config, SyntheticModelConfig, parse_config
+from paceline.runtime.synthetic import SyntheticLaw
 from paceline.runtime.worker_model import pass_cost, synthetic_law
-from paceline.simulation.closed_forms import sequential_speedup
-from paceline.simulation.scenario import Scenario
+from paceline.simulation.scenario import Outcome, Scenario, SimulationResult
 from paceline.simulation.simulator import simulate
 
 PROMPT_LENGTH = 16
@@ -48,7 +48,7 @@ class Row:
     overhead_ms: float
     """Wall time beyond the ideal, per verdict."""
     best_waiting: float
-    """Of the ideal with any block length and a window of one block."""
+    """The ideal of stop and wait, a window of one block, with the best block length."""
 
     @property
     def share(self) -> float:
@@ -125,6 +125,11 @@ def best_setting(config: Config, acceptance: float) -> tuple[int, int]:
     return max(tried, key=speed)
 
 
+def right_drafts(law: SyntheticLaw, states: Sequence[int]) -> Outcome:
+    """Which drafts agree with an output whose states these are."""
+    return lambda _, position: law.agrees(states[position - 1], position)
+
+
 async def measure(options: argparse.Namespace, acceptance: float, round_trip_ms: float) -> Row:
     """One setting, the median of some runs with other prompts, each against its own ideal."""
     data = document(options, acceptance, round_trip_ms)
@@ -135,7 +140,7 @@ async def measure(options: argparse.Namespace, acceptance: float, round_trip_ms:
     if options.block is not None:
         block, window = options.block, options.window
     law = synthetic_law(draft)
-    runs: list[tuple[float, float, float, float]] = []
+    runs: list[tuple[float, ...]] = []
     async with serving(data) as client:
         for run in range(options.runs + 1):
             prompt = [(run * 17 + position) % 100 for position in range(PROMPT_LENGTH)]
@@ -146,27 +151,19 @@ async def measure(options: argparse.Namespace, acceptance: float, round_trip_ms:
             )
             assert result.token_ids == plain.token_ids, "speculation changed the output"
             states = law.states([*prompt, *result.token_ids])
-            ideal = simulate(
-                scenario(config, num_tokens=options.tokens, block=block, window=window),
-                acceptance=lambda _, position, states=states: law.agrees(
-                    states[position - 1], position
-                ),
-            )
-            overhead_s = (wall_s - ideal.seconds) / ideal.verdicts
+            is_right = right_drafts(law, states)
+
+            def ideal(block: int, window: int, is_right: Outcome = is_right) -> SimulationResult:
+                played = scenario(config, num_tokens=options.tokens, block=block, window=window)
+                return simulate(played, acceptance=is_right)
+
+            best = ideal(block, window)
+            waiting_s = min(ideal(length, length).seconds for length in range(1, 25))
+            overhead_s = (wall_s - best.seconds) / best.verdicts
             if run:  # the first one warms up
-                runs.append((plain_s, wall_s, ideal.seconds, overhead_s))
-    plain_s, wall_s, ideal_s, overhead_s = (statistics.median(column) for column in zip(*runs))
-    verify_s = options.verify_ms / 1e3
-    waiting = max(
-        sequential_speedup(
-            acceptance,
-            num_drafts,
-            verify_s=verify_s,
-            draft_s=options.draft_ms / 1e3,
-            round_trip_s=round_trip_ms / 1e3,
-        )
-        for num_drafts in range(1, 33)
-    )
+                runs.append((plain_s, wall_s, best.seconds, waiting_s, overhead_s))
+    columns = [statistics.median(column) for column in zip(*runs, strict=True)]
+    plain_s, wall_s, ideal_s, waiting_s, overhead_s = columns
     return Row(
         acceptance=acceptance,
         round_trip_ms=round_trip_ms,
@@ -176,7 +173,7 @@ async def measure(options: argparse.Namespace, acceptance: float, round_trip_ms:
         measured=options.tokens / wall_s,
         ideal=options.tokens / ideal_s,
         overhead_ms=overhead_s * 1e3,
-        best_waiting=waiting / verify_s,
+        best_waiting=options.tokens / waiting_s,
     )
 
 

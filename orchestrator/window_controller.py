@@ -158,6 +158,8 @@ class WindowController:
 
     def rate(self, conditions: Conditions) -> float:
         """Tokens per second that the present plan gives under these conditions."""
+        if not self.plan.window:
+            return plain_rate(conditions)
         block = self.plan.num_speculative_tokens
         return rate(conditions, block, max(0, (self.plan.window - block) // 2))
 

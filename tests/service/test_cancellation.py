@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,7 @@ async def test_a_client_may_leave_in_the_prefill_and_before_the_first_token(
             first = asyncio.ensure_future(
                 anext(stack.client.generate(token_ids=prompt, max_tokens=5, temperature=0))
             )
-            await until(lambda n=done + num_passes: reached(target, n))
+            await until(partial(reached, target, done + num_passes))
             assert not first.done(), "ten passes of prefill are needed"
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
@@ -177,13 +178,13 @@ async def test_a_client_may_leave_while_it_waits_for_room(byte_tokenizer_dir: Pa
         fields: Any = {"max_tokens": 60, "temperature": 0}
         alone = await stack.generate(token_ids=[1], **fields)
         front = asyncio.ensure_future(stack.generate(token_ids=[1], **fields))
-        await until(lambda: waiting(stack, live=1, queued=0))
+        await until(partial(waiting, stack, live=1, queued=0))
         leaver = asyncio.ensure_future(stack.generate(token_ids=[2], **fields))
-        await until(lambda: waiting(stack, live=2, queued=1))
+        await until(partial(waiting, stack, live=2, queued=1))
         follower = asyncio.ensure_future(stack.generate(token_ids=[3], **fields))
-        await until(lambda: waiting(stack, live=3, queued=2))
+        await until(partial(waiting, stack, live=3, queued=2))
         leaver.cancel()
-        await until(lambda: waiting(stack, live=2, queued=1))
+        await until(partial(waiting, stack, live=2, queued=1))
         assert (await front).token_ids == alone.token_ids
         assert len((await follower).token_ids) == 60
         assert await stack.is_idle()

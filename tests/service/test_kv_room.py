@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ async def test_sessions_wait_for_room_in_the_order_in_which_they_came(
         for index in range(4):
             tasks.append(asyncio.ensure_future(one(index)))
             live = index + 1
-            await until(lambda n=live: waiting(stack, live=n, queued=n - 1))
+            await until(partial(waiting, stack, live=live, queued=live - 1))
         assert (await stack.info("verifier")).kv_pages_used <= 10
         assert await asyncio.gather(*tasks) == [wanted] * 4
         assert order == [0, 1, 2, 3]
@@ -47,7 +48,7 @@ async def test_a_session_waits_no_longer_than_it_is_told(byte_tokenizer_dir: Pat
     runtime = {"runtime": {"max_waiting_s": 0.2}}
     async with scripted(target, None, tokenizer=byte_tokenizer_dir, verifier=runtime) as stack:
         holder = asyncio.ensure_future(stack.generate(**TEN_PAGES))
-        await until(lambda: waiting(stack, live=1, queued=0))
+        await until(partial(waiting, stack, live=1, queued=0))
         with pytest.raises(ResourceExhaustedError, match=r"after 0\.2 s: 10 pages needed, 0 of 10"):
             await stack.generate(**TEN_PAGES)
         assert not holder.done()
@@ -64,7 +65,7 @@ async def test_a_full_queue_refuses_at_once(byte_tokenizer_dir: Path) -> None:
         tasks = []
         for index in range(2):
             tasks.append(asyncio.ensure_future(stack.generate(**TEN_PAGES)))
-            await until(lambda n=index: waiting(stack, live=n + 1, queued=n))
+            await until(partial(waiting, stack, live=index + 1, queued=index))
         with pytest.raises(ResourceExhaustedError, match="already wait"):
             await stack.generate(**TEN_PAGES)
         await asyncio.gather(*tasks)

@@ -263,7 +263,7 @@ async def test_the_verifier_stops_at_the_commit_credit(byte_tokenizer_dir: Path)
             assert len(await link.verdicts(2, 20)) == 20
             after = (await stack.info("verifier")).counters["committed_tokens"]
             assert after - before == 20
-            link.send(Credit(1, 3 + 5), Credit(1, 3 + 12))  # a credit never shrinks
+            link.send(Credit(1, 3 + 12), Credit(1, 3 + 5))  # a credit never shrinks
             tokens += await link.verdicts(1, 4)
             link.send(Credit(1, 10_000))
             tokens += await link.verdicts(1, 8)
@@ -314,15 +314,17 @@ async def test_draft_distributions_read_from_the_wire_sum_to_one(
     """I04: float32 on the wire, whatever the drafter computes in; each token has a chance."""
     document = settings(tiny_dir(), tiny_dir(1))
     document["drafter"]["model"]["dtype"] = dtype
-    async with running(document) as stack:
-        async with raw_link(connect_drafter, stack.drafters[0].address) as link:
-            sampling = SamplingParams(temperature=1.0, seed=5)
-            link.send(opening(1, vocab_size=258, sampling=sampling, draft_top_k=top_k))
-            for _ in range(3):
-                drafted = await link.reply(1)
-                rows = drafted.draft_probs
-                assert rows.probs.dtype == torch.float32
-                assert rows.probs.shape[1] <= (top_k or 258)
-                assert (rows.probs.sum(1) - 1).abs().max() < 1e-3
-                assert rows.prob_of(torch.tensor(drafted.token_ids)).min() > 0
-                rows.check(258)
+    async with (
+        running(document) as stack,
+        raw_link(connect_drafter, stack.drafters[0].address) as link,
+    ):
+        sampling = SamplingParams(temperature=1.0, seed=5)
+        link.send(opening(1, vocab_size=258, sampling=sampling, draft_top_k=top_k))
+        for _ in range(3):
+            drafted = await link.reply(1)
+            rows = drafted.draft_probs
+            assert rows.probs.dtype == torch.float32
+            assert rows.probs.shape[1] <= (top_k or 258)
+            assert (rows.probs.sum(1) - 1).abs().max() < 1e-3
+            assert rows.prob_of(torch.tensor(drafted.token_ids)).min() > 0
+            rows.check(258)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def tls(folder: Path) -> dict[str, str]:
     }
 
 
-async def refusal(address: str, **security: str) -> PacelineError:
+async def refusal(address: str, **security: Any) -> PacelineError:
     """The error of a request with these credentials."""
     async with Client(address, security=SecurityConfig(**security), timeout_s=10) as client:
         with pytest.raises(PacelineError) as caught:
@@ -118,7 +119,7 @@ async def test_a_token_alone_guards_every_service(
                 if name == "token":
                     assert (await client.describe()).vocab_size == 50
                 else:
-                    for call in (client.describe, client.vocabulary, lambda: open_link(client)):
+                    for call in (client.describe, client.vocabulary, partial(open_link, client)):
                         with pytest.raises(UnauthenticatedError):
                             await call()
                 await client.close()

@@ -11,8 +11,9 @@ import pytest
 from support.byte_tokenizer import BOS_ID
 from support.services import running, scripted, settings
 
+import orchestrator.service
 from drafter_service.ngram import NgramDrafter
-from paceline.config import NgramConfig
+from paceline.config import NgramConfig, parse_config
 from paceline.errors import StartupError, VocabularyMismatchError
 from paceline.runtime.scripted import ScriptedRunner, hashed_script, table_script
 from paceline.runtime.tokenizer import Tokenizer
@@ -33,7 +34,7 @@ async def test_swapped_ids_are_refused_at_start_and_named(tiny_dir: MakeDir) -> 
 
 async def test_another_bos_is_refused_at_start(tiny_dir: MakeDir) -> None:
     """C02."""
-    with pytest.raises(VocabularyMismatchError, match="BOS token id is 256 .* 257 for the draft"):
+    with pytest.raises(VocabularyMismatchError, match=r"BOS token id is 256 .* 257 for the draft"):
         async with running(settings(tiny_dir(), tiny_dir(1, bos="<eos>"))):
             pass
 
@@ -44,11 +45,8 @@ async def test_a_verifier_in_the_drafters_place_is_refused(tiny_dir: MakeDir) ->
         wrong = settings(tiny_dir(), "ngram", orchestrator={"tokenizer": str(tiny_dir())})
         address = stack.verifiers[0].address
         wrong["orchestrator"] |= {"verifiers": [address], "drafters": [address]}
-        from orchestrator.service import start
-        from paceline.config import parse_config
-
-        with pytest.raises(StartupError):
-            await start(parse_config(wrong, source="test"))
+        with pytest.raises(StartupError, match="cannot be used"):
+            await orchestrator.service.start(parse_config(wrong, source="test"))
 
 
 async def test_a_draft_that_differs_in_padding_only_serves(tiny_dir: MakeDir) -> None:

@@ -41,7 +41,7 @@ from protos.orchestrator_pb2_grpc import OrchestratorStub
 
 VOCAB = 258
 CONTEXT = 64
-IDS = {"token_ids": [1, 2, 3]}
+IDS: dict[str, Any] = {"token_ids": [1, 2, 3]}
 HELLO = [{"role": "user", "content": "hello"}]
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -168,7 +168,7 @@ async def test_messages_without_a_chat_template_are_refused(tmp_path: Path) -> N
     build_byte_tokenizer().save_pretrained(tmp_path)
     target = ScriptedRunner(hashed_script(VOCAB), vocab_size=VOCAB)
     async with scripted(target, None, tokenizer=tmp_path) as stack:
-        with pytest.raises(InvalidArgumentError, match="^messages: .*no chat template"):
+        with pytest.raises(InvalidArgumentError, match=r"^messages: .*no chat template"):
             await stack.generate(messages=HELLO)
 
 

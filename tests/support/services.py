@@ -179,7 +179,7 @@ async def scripted(
 
     Ids mean what the tokenizer in that directory says, whatever the width of the scripts.
     """
-    document = settings(**sections)
+    document = _merged(settings(), sections)
     document = _merged(document, {"orchestrator": {"tokenizer": str(tokenizer)}})
     config = parse_config(document, source="test")
     names = Tokenizer.load(str(tokenizer))
