@@ -29,9 +29,9 @@ from paceline.simulation.simulator import simulate
 
 PROMPT_LENGTH = 16
 LOOPBACK = "127.0.0.1:0"
-NUM_SPECULATIVE_TOKENS = (2, 4, 6, 8)
-WINDOWS = (1, 2, 3, 4)
-"""Multiples of the block length that are tried for the best setting."""
+BLOCKS = (1, 2, 3, 4, 6, 8)
+WINDOWS = (4, 8, 12, 16, 20, 24)
+"""What is tried for the best setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +115,11 @@ def scenario(config: Config, *, num_tokens: int, block: int, window: int) -> Sce
 
 def best_setting(config: Config, acceptance: float) -> tuple[int, int]:
     """Block length and window of the highest ideal speed."""
-    tried = [(block, block * factor) for block in NUM_SPECULATIVE_TOKENS for factor in WINDOWS]
+    tried = [(block, window) for block in BLOCKS for window in WINDOWS if window >= block]
 
     def speed(setting: tuple[int, int]) -> float:
         block, window = setting
-        ideal = scenario(config, num_tokens=5000, block=block, window=window)
+        ideal = scenario(config, num_tokens=3000, block=block, window=window)
         return simulate(ideal, acceptance=acceptance).tokens_per_second
 
     return max(tried, key=speed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llguidance import LLMatcher
+from llguidance import LLMatcher, regex_to_lark
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -24,8 +24,12 @@ def schema_grammar(schema: Mapping[str, Any]) -> str:
 
 
 def regex_grammar(pattern: str) -> str:
-    """Text that a regular expression (Rust's syntax, no look-around) matches as a whole."""
-    return str(LLMatcher.grammar_from_regex(pattern))
+    """Text that a regular expression matches as a whole.
+
+    The syntax is that of Rust's `regex`, without look-around; `\\d` and `\\w` mean ASCII, as in
+    JavaScript and in the patterns of a JSON schema.
+    """
+    return str(LLMatcher.grammar_from_regex(regex_to_lark(pattern, "dw")))
 
 
 def choice_grammar(choices: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from support.services import (
-    LOOPBACK,
     collect,
     running,
     service_process,
@@ -152,11 +151,13 @@ async def test_the_three_services_run_as_processes(tmp_path: Path) -> None:
             "verifiers": [await verifier.wait_listening()],
             "drafters": [await drafter.wait_listening()],
         }
-        section = {"listen": LOOPBACK, "connect_timeout_s": 30.0, **addresses}
+        section = {**base["orchestrator"], "connect_timeout_s": 30.0, **addresses}
         async with (
             service_process("orchestrator", {**base, "orchestrator": section}, tmp_path) as service,
             Client(await service.wait_listening()) as client,
         ):
-            result = await collect(client, token_ids=PROMPT, max_tokens=NUM_TOKENS, temperature=0)
+            result = await collect(
+                client, token_ids=PROMPT, max_tokens=NUM_TOKENS, temperature=0, window=12
+            )
     assert result.token_ids == reference(PROMPT, NUM_TOKENS)
     assert result.stats.accepted > 0

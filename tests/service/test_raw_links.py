@@ -238,7 +238,8 @@ async def test_a_broken_link_frees_its_sessions_and_those_only(byte_tokenizer_di
         other = stack.client.generate(token_ids=[1], max_tokens=2000, temperature=0)
         await take(other, 1)
         async with raw_link(connect_verifier, stack.verifiers[0].address) as link:
-            link.send(*(opening(number) for number in range(1, 6)))
+            endless = SamplingParams(max_tokens=2000, temperature=0.0)
+            link.send(*(opening(number, sampling=endless) for number in range(1, 6)))
             await link.reply(5)
 
         async def one_is_left() -> bool:

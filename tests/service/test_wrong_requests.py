@@ -44,6 +44,28 @@ CONTEXT = 64
 IDS: dict[str, Any] = {"token_ids": [1, 2, 3]}
 HELLO = [{"role": "user", "content": "hello"}]
 
+OUT_OF_RANGE: dict[str, Sequence[Any]] = {
+    "max_tokens": (0, -1, CONTEXT, 2**31 - 1),
+    "temperature": (math.nan, -0.5, math.inf),
+    "top_p": (0.0, 1.5, math.nan, -0.1),
+    "top_k": (-1,),
+    "min_p": (-0.1, 1.1, math.nan),
+    "typical_p": (0.0, 1.1, math.nan),
+    "repetition_penalty": (0.0, -1.0, math.nan, math.inf),
+    "presence_penalty": (2.1, -2.1, math.nan),
+    "frequency_penalty": (2.1, -2.1, math.nan),
+    "logit_bias": ({VOCAB: 1.0}, {-1: 1.0}, {5: math.nan}, {5: 101.0}, [(5, 1), (5, 2)]),
+    "allowed_token_ids": ([VOCAB], [-1]),
+    "stop_token_ids": ([VOCAB], [-1]),
+    "bad_words_token_ids": ([[]], [[VOCAB]]),
+    "bad_words": ([""], ["a"] * 1000),
+    "stop": ([""],),
+    "logprobs": (-1, 21),
+    "min_tokens": (-1,),
+    "window": (0, -1, 257),
+    "num_speculative_tokens": (0, -1, 65),
+}
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "prompt"),
     ({"prompt": ""}, "prompt"),
@@ -61,31 +83,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": "x" * CONTEXT}]}, "messages"),
     ({"messages": [{"role": "", "content": "x"}]}, "messages"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages"),
-    *(
-        (IDS | {field: value}, field)
-        for field, values in {
-            "max_tokens": (0, -1, CONTEXT, 2**31 - 1),
-            "temperature": (math.nan, -0.5, math.inf),
-            "top_p": (0.0, 1.5, math.nan, -0.1),
-            "top_k": (-1,),
-            "min_p": (-0.1, 1.1, math.nan),
-            "typical_p": (0.0, 1.1, math.nan),
-            "repetition_penalty": (0.0, -1.0, math.nan, math.inf),
-            "presence_penalty": (2.1, -2.1, math.nan),
-            "frequency_penalty": (2.1, -2.1, math.nan),
-            "logit_bias": ({VOCAB: 1.0}, {-1: 1.0}, {5: math.nan}, {5: 101.0}, [(5, 1), (5, 2)]),
-            "allowed_token_ids": ([VOCAB], [-1]),
-            "stop_token_ids": ([VOCAB], [-1]),
-            "bad_words_token_ids": ([[]], [[VOCAB]]),
-            "bad_words": ([""], ["a"] * 1000),
-            "stop": ([""],),
-            "logprobs": (-1, 21),
-            "min_tokens": (-1,),
-            "window": (0, -1, 257),
-            "num_speculative_tokens": (0, -1, 65),
-        }.items()
-        for value in values
-    ),
+    *((IDS | {field: value}, field) for field, values in OUT_OF_RANGE.items() for value in values),
     (IDS | {"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
     (IDS | {"allowed_token_ids": [7], "bad_words_token_ids": [[7]]}, "allowed_token_ids"),
 ]

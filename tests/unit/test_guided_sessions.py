@@ -57,13 +57,20 @@ def guided(target: ScriptedRunner, drafter: ScriptedRunner | NgramDrafter | None
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
-    choices=st.lists(st.integers(0, 9), max_size=150),
+    choices=st.lists(st.integers(0, 9), min_size=20, max_size=150),
+    losses=st.dictionaries(
+        st.integers(0, 60), st.sampled_from(["drafter", "verifier"]), max_size=3
+    ),
     seed=st.integers(0, 5),
     window=st.integers(1, 9),
     acceptance=st.sampled_from([None, Acceptance.COUPLED]),
 )
 def test_lost_workers_and_any_order_of_events_change_nothing(
-    choices: list[int], seed: int, window: int, acceptance: Acceptance | None
+    choices: list[int],
+    losses: dict[int, str],
+    seed: int,
+    window: int,
+    acceptance: Acceptance | None,
 ) -> None:
     """A session that is opened again takes its place in the grammar from what is committed."""
     grammar = regex_grammar("(ab|ba|cd|d(a|b)c)*d{3}")
@@ -80,12 +87,10 @@ def test_lost_workers_and_any_order_of_events_change_nothing(
             ScriptedRunner(half_right, vocab_size=VOCAB) if disturbed else None,
         )
         relay = pipeline.open([seed, B], sampling, window=window, grammar=grammar)
-        num_lost = 0
-        for choice in choices if disturbed else ():
+        for place, choice in enumerate(choices if disturbed else ()):
             possible = pipeline.hops()
-            worker = pipeline.verifier if choice == 9 else pipeline.drafter
-            if choice >= 8 and worker is not None and num_lost < 3:
-                num_lost += 1
+            worker = pipeline.verifier if losses.get(place) == "verifier" else pipeline.drafter
+            if place in losses and worker is not None:
                 worker.lose()
                 worker.restore()
             elif possible:

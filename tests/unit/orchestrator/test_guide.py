@@ -77,6 +77,15 @@ def test_a_pattern_is_matched_as_a_whole(pattern: str) -> None:
     assert not matches(grammar, "xab-1")
 
 
+def test_digits_and_words_of_a_pattern_are_ascii() -> None:
+    """As in a schema's patterns; a small model else finds digits of its own."""
+    assert matches(grammar_of(guided_regex=r"\d[^\d]\w\W/"), "7x_é/")
+    assert not matches(grammar_of(guided_regex=r"\d"), "٣")
+    assert not matches(grammar_of(guided_regex=r"\w"), "é")
+    assert matches(grammar_of(guided_regex=r"\\d"), "\\d")
+    assert matches(grammar_of(guided_regex=r"\p{L}\s"), "é\u2003")
+
+
 def test_a_choice_means_itself() -> None:
     """Its characters are no pattern."""
     grammar = grammar_of(guided_choice=["a.c", "(x|y)", "naïve 😀\n", "a"])
