@@ -78,7 +78,7 @@ async def test_a_long_prompt_stops_neither_a_short_stream_nor_health_checks(
 ) -> None:
     """E06: a prompt of 2,000 tokens in chunks; health answers in under 200 ms meanwhile."""
     target = EmulatedRunner(
-        hashed_script(258), cost_s=0.01, vocab_size=258, num_pages=1024, context_length=4096
+        hashed_script(258), cost_s=0.01, vocab_size=258, num_pages=2048, context_length=4096
     )
     long_prompt = [index % 250 for index in range(2000)]
     runtime = {"runtime": {"max_batch_tokens": 128}}
@@ -119,7 +119,7 @@ async def test_a_long_prompt_stops_neither_a_short_stream_nor_health_checks(
             assert chunks.count((1, 1)) == 3, "the short streams went on"
 
     one_shot = ScriptedRunner(
-        hashed_script(258), vocab_size=258, num_pages=1024, context_length=4096
+        hashed_script(258), vocab_size=258, num_pages=2048, context_length=4096
     )
     whole = {"runtime": {"max_batch_tokens": 4096}}
     async with scripted(

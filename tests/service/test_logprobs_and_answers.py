@@ -89,7 +89,7 @@ async def test_n_answers_are_n_requests_with_the_seeds_that_follow(tiny_dir: Mak
         together = await answers(stack, **fields, seed=2**64 - 2, n=3)
         single = [await stack.generate(**fields, seed=seed) for seed in (2**64 - 2, 2**64 - 1, 0)]
         for wrong in (0, -1, 17):
-            with pytest.raises(InvalidArgumentError, match="^n: "):
+            with pytest.raises(InvalidArgumentError, match=r"^n: "):
                 await answers(stack, **fields, n=wrong)
         assert await stack.live_sessions() == 0
     assert [answer.token_ids for answer in together] == [answer.token_ids for answer in single]

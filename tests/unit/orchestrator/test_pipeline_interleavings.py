@@ -90,7 +90,7 @@ class Interleavings(RuleBasedStateMachine):
         kind=st.sampled_from(["greedy", "coupled", "rejection", "block", "reproducible"]),
         credit=st.sampled_from([8, 100]),
     )
-    def open(
+    def open(  # noqa: PLR0917  (hypothesis passes them by name)
         self, prompt: list[int], window: int, block: int, seed: int, kind: str, credit: int
     ) -> None:
         if len(self.live) >= 4 or not self.pipeline.verifier.is_connected:

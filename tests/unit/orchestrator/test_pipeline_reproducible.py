@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 
 import pytest
-from drafter_service.drafter import Drafter
-from drafter_service.ngram import NgramDrafter
 from support.pipeline import Pipeline, outputs, verdicts
 
+from drafter_service.drafter import Drafter
+from drafter_service.ngram import NgramDrafter
 from paceline.config import NgramConfig
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import Acceptance, SamplingParams
