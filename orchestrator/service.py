@@ -142,10 +142,13 @@ async def _connect(
 
 
 async def _start_drafter(config: Config, drafter: DrafterWorker, deadline: float) -> None:
+    is_required = config.orchestrator.require_drafter
+    now = asyncio.get_running_loop().time()
     try:
-        await _start_up(drafter, deadline)
+        # one that may be missing is tried once: clients need not wait for it
+        await _start_up(drafter, deadline if is_required else now)
     except PacelineError as error:
-        if config.orchestrator.require_drafter:
+        if is_required:
             raise
         logger.warning("%s; sessions run without drafts until it comes", error)
         drafter.keep_connected()
