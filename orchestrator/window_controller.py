@@ -12,8 +12,8 @@ from orchestrator.estimates import AcceptanceEstimate, Mean, PassCost
 
 GAIN_TO_SWITCH = 1.03
 """A plan is left for one that is better by this factor; less is noise."""
-FIRST_PROBE_TOKENS = 16
-MAX_PROBE_TOKENS = 256
+MIN_PROBE_TOKENS = 8
+MAX_PROBE_TOKENS = 512
 PROBE_LENGTH = 2
 MAX_BLOCK = 16
 PROBE_SHARE = 0.01
@@ -104,6 +104,18 @@ def best_plan(conditions: Conditions, *, max_window: int) -> tuple[float, Window
     return best_rate, best
 
 
+def probe_interval(conditions: Conditions) -> float:
+    """Tokens between two probes, so that they cost `PROBE_SHARE` of the time.
+
+    A probe costs the session its wait, and every session of the pass the rows that it adds.
+    """
+    wait_s = PROBE_LENGTH * conditions.draft_s + conditions.round_trip_s
+    plain_s = conditions.cost.seconds(conditions.sessions)
+    probing_s = conditions.cost.seconds(conditions.sessions * (1 + PROBE_LENGTH))
+    affordable = (wait_s + probing_s - plain_s) / (PROBE_SHARE * plain_s)
+    return min(max(affordable, MIN_PROBE_TOKENS), MAX_PROBE_TOKENS)
+
+
 class WindowController:
     """Adapts one session's speculation; pure bookkeeping, driven by the relay."""
 
@@ -116,7 +128,6 @@ class WindowController:
         self._round_trip_s: float | None = None
         self._sessions = 1
         self._off_tokens = 0
-        self._probe_tokens = FIRST_PROBE_TOKENS
 
     def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
         """A block has come from the drafter."""
@@ -152,7 +163,7 @@ class WindowController:
         if found is NO_SPECULATION:
             self.plan = self._probe(conditions, committed, judged)
             return
-        self._off_tokens, self._probe_tokens = 0, FIRST_PROBE_TOKENS
+        self._off_tokens = 0
         if self.plan.window <= PROBE_LENGTH or found_rate > GAIN_TO_SWITCH * self.rate(conditions):
             self.plan = found
 
@@ -164,16 +175,12 @@ class WindowController:
         return rate(conditions, block, max(0, (self.plan.window - block) // 2))
 
     def _probe(self, conditions: Conditions, committed: int, judged: int) -> WindowPlan:
-        """No speculation, but a short block now and then, more rarely the less it finds."""
+        """No speculation, but a short block now and then, as often as it is cheap."""
         if self.plan.window and judged:
-            if self.plan.window == PROBE_LENGTH:
-                self._probe_tokens = min(2 * self._probe_tokens, MAX_PROBE_TOKENS)
             self._off_tokens = 0
             return NO_SPECULATION
         self._off_tokens += committed
-        wait_s = PROBE_LENGTH * conditions.draft_s + conditions.round_trip_s
-        affordable = wait_s / (PROBE_SHARE * conditions.cost.seconds(conditions.sessions))
-        if self._off_tokens < max(self._probe_tokens, affordable):
-            return self.plan if self.plan.window == 0 else NO_SPECULATION
+        if self._off_tokens < probe_interval(conditions):
+            return NO_SPECULATION
         self._off_tokens = 0
         return WindowPlan(PROBE_LENGTH, PROBE_LENGTH, patience(conditions, PROBE_LENGTH))

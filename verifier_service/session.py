@@ -129,7 +129,7 @@ class VerifierSession:
             self.epoch = block.epoch
             self._num_discarded += self.tail.clear()
         self._check_place(block)
-        self._gave_up_waiting = False
+        self._gave_up_waiting = self._has_no_idea(block)
         self._drafter_state = block.state
         self._known_committed = block.known_committed
         overlap = self.tokens[block.base : block.base + len(block.token_ids)]
@@ -141,6 +141,19 @@ class VerifierSession:
             self.epoch += 1
             self._num_discarded += len(block.token_ids)
             self._drafter_state = DrafterState.RUNNING
+
+    def _has_no_idea(self, block: DraftBlock) -> bool:
+        """Whether the drafter has nothing to propose from here (prompt lookup without a match).
+
+        It is then not asked token by token, which would cost a round trip each: what it finds
+        later comes by itself, and what of it is still ahead gets judged.
+        """
+        is_empty = not block.token_ids and block.base <= block.known_committed
+        return (
+            is_empty
+            and block.state is DrafterState.PAUSED
+            and not self.opening.reproducible  # whether it comes in time must not matter there
+        )
 
     def _check_place(self, block: DraftBlock) -> None:
         end = len(self.tokens) + len(self.tail)

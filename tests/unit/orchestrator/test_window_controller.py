@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from orchestrator.estimates import AcceptanceEstimate, Least, Mean, PassCost
 from orchestrator.window_controller import (
-    MAX_PROBE_TOKENS,
+    MIN_PROBE_TOKENS,
     NO_SPECULATION,
     PROBE_LENGTH,
+    PROBE_SHARE,
     Conditions,
     WindowController,
     WindowPlan,
     best_plan,
     expected_tokens,
     plain_rate,
+    probe_interval,
     rate,
 )
 
@@ -134,13 +136,21 @@ def drive(
     return plans
 
 
-def test_a_useless_drafter_is_left_within_a_few_verdicts_and_seldom_probed() -> None:
+def test_a_useless_drafter_is_left_soon_and_probed_for_a_hundredth_of_the_time() -> None:
     controller = WindowController(cost(), max_window=40, start=START)
     plans = drive(controller, 0.0, 2000)
-    tried = [index for index, plan in enumerate(plans) if plan.window]
     assert min(index for index, plan in enumerate(plans) if not plan.window) < 20
-    assert all(plans[index].window == PROBE_LENGTH for index in tried if index > 40)
-    assert 3 <= len([index for index in tried if index > 40]) < 2000 / MAX_PROBE_TOKENS + 8
+    probes = [index for index, plan in enumerate(plans) if plan.window and index > 40]
+    assert all(plans[index].window == PROBE_LENGTH for index in probes)
+    spent_s = len(probes) * (PROBE_LENGTH * 0.003 + 0.001)
+    assert 0 < spent_s <= 1.05 * PROBE_SHARE * 2000 * 0.030
+
+
+def test_a_probe_is_rarer_where_its_rows_cost_the_other_sessions() -> None:
+    free = conditions(0.0, draft_s=0.0, sessions=64)
+    bound = conditions(0.0, draft_s=0.0, sessions=64, cost=cost(0.005, 0.001))
+    assert probe_interval(free) == MIN_PROBE_TOKENS
+    assert probe_interval(bound) > 150
 
 
 @pytest.mark.parametrize("seed", range(5))

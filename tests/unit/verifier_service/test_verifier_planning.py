@@ -67,6 +67,27 @@ def test_waiting_counts_from_the_verdict_and_not_from_the_block() -> None:
     assert waits(bench) == pytest.approx(0.25 * PATIENCE_S)
 
 
+def test_a_drafter_without_an_idea_costs_no_round_trip_a_token() -> None:
+    """DESIGN 3.7: until prompt lookup finds something, nobody waits for its answers."""
+    bench = SessionBench()
+    bench.session.add_block(block(4, [], state=DrafterState.PAUSED, known_committed=4))
+    for token_id in (5, 6):
+        assert waits(bench) == 0.0
+        bench.decide(bench.plan(), accepted=0, next_token=token_id)
+    bench.session.add_block(block(5, [6, 7], known_committed=5))  # found one token late
+    assert bench.plan().num_drafts == 1
+    bench.decide(bench.plan(), accepted=1, next_token=None)
+    assert waits(bench) == PATIENCE_S
+
+
+def test_a_reproducible_session_waits_for_the_answer_of_a_drafter_without_an_idea() -> None:
+    """A06: whether it comes in time must not shape the output."""
+    bench = SessionBench(reproducible=True)
+    bench.session.add_block(block(4, [], state=DrafterState.PAUSED, known_committed=4))
+    bench.decide(bench.plan(), accepted=0, next_token=5)
+    assert waits(bench) == PATIENCE_S
+
+
 @pytest.mark.parametrize("state", [DrafterState.PAUSED, DrafterState.ENDED])
 def test_a_resting_drafter_is_not_waited_for(state: DrafterState) -> None:
     bench = SessionBench()
