@@ -101,7 +101,8 @@ async def test_coupled_output_survives_the_loss_of_its_drafter(
                 ids += [token.id for token in chunk.tokens]
             assert ids == sampled[seed, 1.0]
             assert chunk.stats is not None
-            assert (chunk.stats.drafted > 0) == (seed <= 3)
+            if seed != 3:  # there it depends on how much was drafted before the loss
+                assert (chunk.stats.drafted > 0) == (seed < 3)
 
 
 @pytest.mark.parametrize("acceptance", ["rejection", "block", "coupled"])
