@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from paceline.sampling.randomness import Purpose, keyed_epoch, uniform
 # accelerator few large kernels are better.
 _ROWS_AT_ONCE_CPU = 16
 _ROWS_AT_ONCE = 256
+_ROWS_A_WAVE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +87,101 @@ def judge_pass(
     starts = [0]
     for trial in trials:
         starts.append(starts[-1] + trial.num_rows)
+    on_cpu = logits.device.type == "cpu"
+    outcomes: dict[int, Judgement | PacelineError] = {}
+    parts = [_Part(index, trial, starts[index]) for index, trial in enumerate(trials)]
+    if on_cpu:  # rows past a rejection decide nothing: look at a few, go on where all passed
+        parts = [part.first_rows() for part in parts]
+    while parts:
+        following = []
+        for part, outcome in zip(parts, _judge_parts(logits, parts), strict=True):
+            if part.rest is not None and part.is_passed(outcome):
+                following.append(part.rest.first_rows())
+            else:
+                outcomes[part.index] = part.joined(outcome)
+        parts = following
+    return [
+        _with_logprobs(outcomes[i], trial, logits[starts[i] : starts[i + 1]])
+        for i, trial in enumerate(trials)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Consecutive rows of a trial as a trial of their own, and the `rest` after them.
+
+    Positions are judged one by one by every rule but `block`, so that a trial may be judged part
+    by part; `num_before` drafts of it were accepted already.
+    """
+
+    index: int
+    trial: Trial
+    start: int  # of its rows in the pass's logits
+    num_before: int = 0
+    rest: _Part | None = None
+
+    def first_rows(self) -> _Part:
+        """The part's own first rows, with the others as its rest."""
+        trial = self.trial
+        count = _ROWS_A_WAVE
+        by_position = trial.params.is_deterministic or (
+            trial.params.acceptance is not Acceptance.BLOCK
+        )
+        # greedy rows cost too little to be worth a second look
+        if trial.params.is_greedy or not by_position or trial.num_rows <= count:
+            return self
+        head = replace(
+            trial,
+            draft_tokens=trial.draft_tokens[:count],
+            draft_probs=_rows_of(trial.draft_probs, 0, count),
+            num_rows=count,
+            masks=trial.masks[:count],
+        )
+        tail = replace(
+            trial,
+            token_ids=[*trial.token_ids, *trial.draft_tokens[:count]],
+            draft_tokens=trial.draft_tokens[count:],
+            draft_probs=_rows_of(trial.draft_probs, count, len(trial.draft_tokens)),
+            num_rows=trial.num_rows - count,
+            masks=trial.masks[count:],
+        )
+        rest = _Part(self.index, tail, self.start + count, self.num_before + count)
+        return replace(self, trial=head, rest=rest)
+
+    def is_passed(self, outcome: Judgement | PacelineError) -> bool:
+        """Whether all drafts of this part were accepted."""
+        return isinstance(outcome, Judgement) and (
+            outcome.accepted_length == len(self.trial.draft_tokens)
+        )
+
+    def joined(self, outcome: Judgement | PacelineError) -> Judgement | PacelineError:
+        """The outcome of the whole trial, if this part decided it."""
+        if isinstance(outcome, PacelineError):
+            return outcome
+        return outcome._replace(accepted_length=self.num_before + outcome.accepted_length)
+
+
+def _rows_of(probs: DraftProbs | None, start: int, stop: int) -> DraftProbs | None:
+    return None if probs is None or start == stop else probs.rows(start, stop)
+
+
+def _judge_parts(logits: Tensor, parts: Sequence[_Part]) -> list[Judgement | PacelineError]:
     at_once = _ROWS_AT_ONCE_CPU if logits.device.type == "cpu" else _ROWS_AT_ONCE
+    trials = [part.trial for part in parts]
     outcomes: dict[int, Judgement | PacelineError] = {}
     for judge, rows_at_once in (
-        (_judge_greedy, starts[-1]),
+        (_judge_greedy, len(logits)),
         (_judge_coupled, at_once),
         (_judge_sampled, at_once),
     ):
         alike = [i for i, trial in enumerate(trials) if _judge_of(trial) is judge]
         for chunk in _chunks(alike, trials, rows_at_once):
-            rows = _gather(logits, [(starts[i], starts[i + 1]) for i in chunk])
+            spans = [(parts[i].start, parts[i].start + trials[i].num_rows) for i in chunk]
             chosen = [trials[i] for i in chunk]
             num_rows = [trial.num_rows for trial in chosen]
-            judged = each_or_error(judge, rows, chosen, num_rows)
+            judged = each_or_error(judge, _gather(logits, spans), chosen, num_rows)
             outcomes.update(zip(chunk, judged, strict=True))
-    return [
-        _with_logprobs(outcomes[i], trial, logits[starts[i] : starts[i + 1]])
-        for i, trial in enumerate(trials)
-    ]
+    return [outcomes[i] for i in range(len(parts))]
 
 
 _Judge = Callable[[Tensor, Sequence[Trial]], list[Judgement]]
