@@ -97,6 +97,8 @@ class ModelDrafter:
         for index, request in enumerate(requests):
             table = self._tables.get(request.key)
             length = len(request.token_ids) - (request.limit == 0)
+            if table is not None and request.limit and table.length == length:
+                table.truncate(length - 1)  # a rollback left no token to feed: its row is needed
             if table is not None and table.length < length and self._goes_on(request):
                 num_uncached = length - table.length
                 kind = decodes if num_uncached <= request.opening.window else prefills

@@ -87,7 +87,7 @@ class PassCost:
 
     def update(self, rows: int, seconds: float, *, sessions: int) -> None:
         """Count one of the reports on a pass of `rows` tokens that `sessions` had a part in."""
-        share = 1.0 / sessions
+        share = 1.0 / max(sessions, 1)
         keep = (1.0 - 1.0 / self.memory_passes) ** share
         self._total = keep * self._total + share
         self._rows = keep * self._rows + share * rows

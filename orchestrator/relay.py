@@ -17,7 +17,7 @@ from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.session import Session
 from orchestrator.window_controller import WindowController, WindowPlan
 from orchestrator.worker import WorkerSession
-from paceline.errors import PacelineError, UnavailableError
+from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
 from paceline.rpc.status import error_from_code
 from paceline.sampling.params import SamplingParams
 from paceline.types import (
@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 MAX_REOPENINGS = 3
 """Attempts to go on after a verifier failed, without a token committed in between."""
+BLOCK_FIELDS = frozenset({"base", "token_ids", "draft_probs"})
 RETRIED_CODES = frozenset({"UNAVAILABLE", "ABORTED", "CANCELLED"})
 
 
@@ -59,7 +60,14 @@ class RelaySettings:
     failover_timeout_s: float
     reproducible: bool
     adaptive: bool = False
+    start_window: int = 1
+    """Where an adaptive window begins; `window` is its limit."""
     grammar: str = ""
+
+
+def is_about_a_block(error: PacelineError) -> bool:
+    """Whether a verifier refused a draft block, and not the request itself."""
+    return isinstance(error, InvalidArgumentError) and error.field in BLOCK_FIELDS
 
 
 class Relay:
@@ -73,7 +81,9 @@ class Relay:
         settings: RelaySettings,
     ) -> None:
         self.session = Session(prompt_length=len(prompt), tokens=list(prompt))
-        self.had_drafter = False
+        self.drafter_answered = False
+        """Whether a drafter has taken part, if only to say that it has nothing to propose."""
+        self._had_drafter = False
         self.first_token_s: float | None = None
         """Seconds from `start` to the first committed token."""
         self._prompt_logprobs: list[TokenLogprobs] = []
@@ -86,6 +96,7 @@ class Relay:
         self._drafter: WorkerSession[DrafterEvent, DrafterReply] | None = None
         self._verdicts: asyncio.Queue[Verdict | PacelineError] = asyncio.Queue()
         self._committed_limit = len(prompt) + settings.commit_credit
+        self._lost_verifier: VerifierWorker | None = None
         self._reopenings = 0
         self._reopening: asyncio.Task[None] | None = None
         self._stop_listening: Callable[[], None] = _nothing
@@ -152,7 +163,9 @@ class Relay:
         self.session.counts.bytes_drafter += num_bytes
         if isinstance(reply, SessionError):
             self._on_drafter_lost(error_from_code(reply.code, reply.message))
-        elif self.session.takes(reply) and self._verifier is not None:
+            return
+        self.drafter_answered = True
+        if self.session.takes(reply) and self._verifier is not None:
             if self._pacing is not None:
                 self._pacing.drafted(reply, self._committed_at(reply), time.monotonic())
             self._send_verifier(replace(reply, session_id=self._verifier.session_id))
@@ -255,19 +268,38 @@ class Relay:
         worker: DrafterWorker | None = self._router.drafter()
         if not self._settings.speculation or worker is None:
             return False
-        epoch = self.session.begin_epoch() if self.had_drafter else self.session.epoch
-        self.had_drafter = True
+        epoch = self.session.begin_epoch() if self._had_drafter else self.session.epoch
+        self._had_drafter = True
         self._drafter = worker.open_session(self._on_draft, self._on_drafter_lost)
-        self._pacing = self._new_pacing(verifier) if self._settings.adaptive else None
         self._send_drafter(self._opening(self._drafter.session_id, epoch, verifier))
+        self._start_pacing(verifier)
+        if self._pacing is not None:  # the opening's window is the limit, not where to start
+            self._restart_drafter(epoch)
         return True
 
-    def _new_pacing(self, verifier: VerifierWorker) -> Pacing:
+    def _start_pacing(self, verifier: VerifierWorker) -> None:
+        """Begin to measure, with nothing known of this verifier and drafter."""
         settings = self._settings
+        if not settings.adaptive:
+            return
         cost = self._router.pass_cost(verifier)
-        start = WindowPlan(settings.num_speculative_tokens, settings.window, patience_s=None)
+        start = WindowPlan(settings.num_speculative_tokens, settings.start_window, patience_s=None)
         controller = WindowController(cost, max_window=settings.window, start=start)
-        return Pacing(controller, cost)
+        self._pacing = Pacing(controller, cost)
+
+    def _restart_drafter(self, epoch: int) -> None:
+        """Tell the drafter to draft from the committed tokens in this epoch."""
+        if self._drafter is None:
+            return
+        advance = Advance(self._drafter.session_id, epoch, len(self.session.tokens), ())
+        if self._pacing is not None:
+            plan = self._pacing.plan
+            advance = replace(
+                advance,
+                window=plan.window,
+                num_speculative_tokens=plan.num_speculative_tokens,
+            )
+        self._send_drafter(advance)
 
     def _on_drafter_lost(self, error: PacelineError) -> None:
         """Go on without drafts. A session that the drafter refuses is not offered again."""
@@ -287,10 +319,18 @@ class Relay:
 
     def _on_verifier_lost(self, error: PacelineError) -> None:
         """Go on elsewhere from the committed tokens, or tell the client why not."""
+        if self._verifier is not None:
+            self._lost_verifier = self._verifier.worker
         self._verifier = None
         if self._is_over:
             return
-        if error.code not in RETRIED_CODES or self._reopenings >= MAX_REOPENINGS:
+        if self.session.counts.drafted and self._drafter and is_about_a_block(error):
+            # A faulty drafter costs the session its drafts, not its life.
+            logger.warning("a session goes on without its drafter: %s", error)
+            self._drafter.close()
+            self._drafter = self._pacing = None
+            self._settings = replace(self._settings, speculation=False)
+        elif error.code not in RETRIED_CODES or self._reopenings >= MAX_REOPENINGS:
             self._fail(error)
             return
         self._reopenings += 1
@@ -298,15 +338,17 @@ class Relay:
 
     async def _reopen(self, reason: PacelineError) -> None:
         try:
-            worker = await self._router.wait_for_verifier(self._settings.failover_timeout_s)
+            worker = await self._router.wait_for_verifier(
+                self._settings.failover_timeout_s, avoid=self._lost_verifier
+            )
             epoch = self.session.begin_epoch()
             self._open_verifier(worker)
         except PacelineError as error:
             self._fail(UnavailableError(f"{reason}; {error}"))
             return
         if self._drafter is not None:  # its outstanding drafts went to a verifier that is gone
-            base = len(self.session.tokens)
-            self._send_drafter(Advance(self._drafter.session_id, epoch, base, ()))
+            self._start_pacing(worker)
+            self._restart_drafter(epoch)
         else:
             self._attach_drafter()
 

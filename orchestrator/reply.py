@@ -109,4 +109,4 @@ def _details(verdict: Verdict, index: int) -> tuple[Origin, TokenLogprobs | None
 def _speculation(request: GenerationRequest, relay: Relay) -> str:
     if not request.settings.speculation:
         return "off"
-    return "on" if relay.had_drafter else "unavailable"
+    return "on" if relay.drafter_answered else "unavailable"

@@ -35,7 +35,10 @@ class GenerationRequest:
 
     def answer_sampling(self, index: int) -> SamplingParams:
         """Answer `index` has the seed after those of the answers before it."""
-        return replace(self.sampling, seed=(self.sampling.seed + index) % (MAX_SEED + 1))
+        seed = (self.sampling.seed + index) % (MAX_SEED + 1)
+        if index:  # the prompt is the same for all
+            return replace(self.sampling, seed=seed, prompt_logprobs=None)
+        return replace(self.sampling, seed=seed)
 
 
 def complete_request(
@@ -77,17 +80,16 @@ def complete_request(
     settings = replace(
         _settings(call, config), grammar=guiding_grammar(call, engine=grammar, target=target)
     )
+    block_length = MAX_BLOCK if settings.adaptive else settings.num_speculative_tokens
     block_bytes = largest_block_bytes(
-        num_speculative_tokens=(
-            MAX_BLOCK if settings.adaptive else settings.num_speculative_tokens
-        ),
+        num_speculative_tokens=block_length,
         draft_top_k=settings.draft_top_k,
         vocab_size=target.vocab_size,
     )
     if settings.speculation and block_bytes > max_message_bytes:
         raise InvalidArgumentError(
             "num_speculative_tokens",
-            f"{settings.num_speculative_tokens} draft distributions of this format take up to"
+            f"{block_length} draft distributions of this format take up to"
             f" {block_bytes} bytes, a message holds {max_message_bytes}",
         )
     num_answers = 1 if call.n is None else call.n
@@ -116,8 +118,9 @@ def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
         window -= window % block
     chosen = call.window is not None or call.num_speculative_tokens is not None
     adaptive = defaults.adaptive and not chosen and not reproducible
+    start_window = window
     if adaptive:
-        window = defaults.max_window
+        window = max(window, defaults.max_window)
     return RelaySettings(
         speculation=call.speculation is not False,
         window=window,
@@ -128,6 +131,7 @@ def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
         failover_timeout_s=config.failover_timeout_s,
         reproducible=reproducible,
         adaptive=adaptive,
+        start_window=start_window,
     )
 
 

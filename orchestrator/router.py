@@ -41,9 +41,13 @@ class Router:
         """Whether any verifier is connected."""
         return any(worker.is_connected for worker in self.verifiers)
 
-    def verifier(self) -> VerifierWorker:
-        """The verifier for a new session. Raises `UnavailableError` if none is connected."""
-        worker = _least_loaded(self.verifiers)
+    def verifier(self, avoid: VerifierWorker | None = None) -> VerifierWorker:
+        """The verifier for a session: any other than `avoid`, if there is another.
+
+        Raises `UnavailableError` if none is connected.
+        """
+        others = [worker for worker in self.verifiers if worker is not avoid]
+        worker = _least_loaded(others) or _least_loaded(self.verifiers)
         if worker is None:
             problems = "; ".join(f"{worker.address}: {worker.problem}" for worker in self.verifiers)
             raise UnavailableError(f"no verifier is connected ({problems})")
@@ -57,11 +61,16 @@ class Router:
         """The drafter for a new session, if any is connected."""
         return _least_loaded(self.drafters)
 
-    async def wait_for_verifier(self, timeout_s: float) -> VerifierWorker:
-        """The verifier for a session that lost its own. Raises `UnavailableError` in time."""
+    async def wait_for_verifier(
+        self, timeout_s: float, avoid: VerifierWorker | None = None
+    ) -> VerifierWorker:
+        """The verifier for a session that lost its own, `avoid`, which may refuse it again.
+
+        Raises `UnavailableError` in time.
+        """
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._serving.wait(), timeout_s)
-        return self.verifier()
+        return self.verifier(avoid)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` when a worker connects or is lost; returns how to stop that."""

@@ -10,6 +10,7 @@ from orchestrator.compatibility import check_drafter, check_verifier
 from orchestrator.request import draft_top_k
 from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
+from orchestrator.window_controller import MAX_BLOCK
 from orchestrator.worker import Worker
 from paceline.config import Config
 from paceline.errors import (
@@ -19,6 +20,7 @@ from paceline.errors import (
     PacelineError,
     StartupError,
     UnavailableError,
+    VocabularyMismatchError,
 )
 from paceline.rpc.credentials import load_credentials
 from paceline.rpc.limits import check_message_limit
@@ -126,7 +128,10 @@ async def _connect(
     assert target is not None, "it is connected"
     tokenizer = await asyncio.to_thread(_load_tokenizer, section.tokenizer or target.model)
     check_message_limit(
-        num_speculative_tokens=section.speculation.num_speculative_tokens,
+        num_speculative_tokens=max(
+            section.speculation.num_speculative_tokens,
+            MAX_BLOCK if section.speculation.adaptive else 1,
+        ),
         draft_top_k=draft_top_k(section.speculation.draft_probs, section),
         vocab_size=target.vocab_size,
         limits=config.grpc,
@@ -148,7 +153,7 @@ async def _start_drafter(config: Config, drafter: DrafterWorker, deadline: float
         # one that may be missing is tried once: clients need not wait for it
         await _start_up(drafter, deadline if is_required else now)
     except PacelineError as error:
-        if is_required:
+        if is_required or isinstance(error, VocabularyMismatchError):
             raise
         logger.warning("%s; sessions run without drafts until it comes", error)
         drafter.keep_connected()

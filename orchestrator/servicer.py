@@ -109,6 +109,7 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
                 if reply.finish_reason is not None:
                     break
                 relay.taken(reply.num_taken)
+            relay.close()  # a stop string ends the work before the client hears of it
             yield encode_outcome(reply.outcome(relay), index=index)
         finally:
             relay.close()

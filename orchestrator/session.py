@@ -62,7 +62,7 @@ class Session:
         return True
 
     def begin_epoch(self) -> int:
-        """An epoch above any that either side can have reached by itself.
+        """An epoch above any in which the verifier can have seen a block.
 
         The verifier may be one ahead of the newest block that was relayed to it: it raises its
         count when that block differs from what it had committed.

@@ -16,6 +16,8 @@ MIN_PROBE_TOKENS = 8
 MAX_PROBE_TOKENS = 512
 PROBE_LENGTH = 2
 MAX_BLOCK = 16
+PROBE_TOKENS = 8
+"""Tokens after which a probe that was never judged is given up."""
 PROBE_SHARE = 0.01
 """Part of the time that probing may cost while speculation does not pay."""
 
@@ -176,10 +178,12 @@ class WindowController:
 
     def _probe(self, conditions: Conditions, committed: int, judged: int) -> WindowPlan:
         """No speculation, but a short block now and then, as often as it is cheap."""
-        if self.plan.window and judged:
+        self._off_tokens += committed
+        if self.plan.window:  # verdicts already on their way when a probe began know nothing of it
+            if self.plan.window == PROBE_LENGTH and not judged and self._off_tokens < PROBE_TOKENS:
+                return self.plan
             self._off_tokens = 0
             return NO_SPECULATION
-        self._off_tokens += committed
         if self._off_tokens < probe_interval(conditions):
             return NO_SPECULATION
         self._off_tokens = 0

@@ -188,8 +188,15 @@ class Worker(Generic[E, R]):
         handlers = self._handlers.get(reply.session_id)
         if isinstance(reply, SessionError):
             self._handlers.pop(reply.session_id, None)
-        if handlers is not None:
+        if handlers is None:
+            return
+        try:
             handlers.on_reply(reply, num_bytes)
+        except Exception as error:
+            # Left alone, the session would wait for ever for what it could not take.
+            logger.exception("a reply of %s %s could not be handled", self.role, self.address)
+            self.close_session(reply.session_id)
+            handlers.on_lost(PacelineError(f"a reply could not be handled: {error!r}"))
 
     def _on_closed(self, error: PacelineError | None) -> None:
         self._link = None

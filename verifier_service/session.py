@@ -207,11 +207,16 @@ class VerifierSession:
         return min(self.opening.max_length, self._committed_limit) - len(self.tokens)
 
     def _least_room(self) -> int:
-        """Room without which nothing can run: block verification takes no part of a block."""
-        if not self._judges_by_block:
-            return 1
+        """Room without which nothing runs, where commit credit must not shape the output.
+
+        Block verification takes no part of a block.
+        """
         left = self.opening.max_length - len(self.tokens)
-        return max(1, min(self.tail.first_block, left))
+        if self.opening.reproducible and self._stops_and_waits:
+            return max(1, min(len(self.tail) + 1, left))  # so that credit withholds no bonus
+        if self._judges_by_block:
+            return max(1, min(self.tail.first_block, left))
+        return 1
 
     @property
     def num_cached(self) -> int:
@@ -247,9 +252,12 @@ class VerifierSession:
         """
         if self._params.is_deterministic or not self._speculation:
             return True
-        opening = self.opening
-        stops_and_waits = opening.window <= opening.num_speculative_tokens
-        return self._drafter_rests() and (stops_and_waits or not opening.reproducible)
+        return self._drafter_rests() and (self._stops_and_waits or not self.opening.reproducible)
+
+    @property
+    def _stops_and_waits(self) -> bool:
+        """Whether the drafter always rests after a block."""
+        return self.opening.window <= self.opening.num_speculative_tokens
 
     @property
     def wants_prompt_logprobs(self) -> bool:

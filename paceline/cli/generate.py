@@ -53,7 +53,7 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
     ] = None,
     bad_word: Annotated[
         list[str] | None,
-        _option("Never generate this string; repeatable.", _SAMPLING, metavar="TEXT"),
+        _option("Ban the usual spellings of this string; repeatable.", _SAMPLING, metavar="TEXT"),
     ] = None,
     guided_json: Annotated[
         str | None,
@@ -66,7 +66,7 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
         list[str] | None,
         _option("The text is this, or another such choice; repeatable.", _SAMPLING, metavar="TEXT"),
     ] = None,
-    seed: Annotated[int | None, _option("Same seed, same text.", _SAMPLING)] = None,
+    seed: Annotated[int | None, _option("Same request and seed, same text.", _SAMPLING)] = None,
     max_tokens: Annotated[int | None, _option("Generate at most so many.", _ENDING)] = None,
     min_tokens: Annotated[int | None, _option("No end before so many.", _ENDING)] = None,
     stop: Annotated[

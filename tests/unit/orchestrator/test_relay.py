@@ -240,7 +240,7 @@ async def test_without_speculation_no_drafter_is_opened(bench: RelayBench) -> No
     bench.drafter.lose()
     await bench.drafter.is_back()
     assert bench.heard_by(bench.drafter) == []
-    assert not relay.had_drafter
+    assert not relay.drafter_answered
 
 
 async def test_without_a_verifier_a_start_fails_at_once() -> None:
@@ -303,14 +303,33 @@ async def test_a_generation_starts_without_a_drafter_and_takes_one_that_comes() 
     relay = bench.start()
     (opening,) = bench.heard_by(bench.verifiers[0])
     assert not opening.speculation
-    assert not relay.had_drafter
+    assert not relay.drafter_answered
     bench.verdict(3, 4)
     await bench.drafter.start()
     (opening,) = bench.heard_by(bench.drafter)
     assert (opening.token_ids, opening.prompt_length) == ((1, 2, 3, 4), 3)
     assert bench.heard_by(bench.verifiers[0]) == [SetSpeculation(bench.verifier_id, enabled=True)]
-    assert relay.had_drafter
+    bench.draft(4, 5)
+    assert relay.drafter_answered
     await bench.router.close()
+
+
+async def test_a_refused_block_costs_the_session_its_drafter_only(bench: RelayBench) -> None:
+    """DESIGN 3.7: the drafter is an accelerator, never a dependency."""
+    relay = bench.start()
+    for worker in (bench.verifiers[0], bench.drafter):
+        bench.heard_by(worker)
+    bench.verdict(3, 4)
+    bench.draft(4, 5, 6)
+    bench.heard_by(bench.verifiers[0])
+    bench.fail("verifier", "INVALID_ARGUMENT", "token_ids: 99 is outside the vocabulary of 11")
+    await rest()
+    (opening,) = bench.heard_by(bench.verifiers[0])
+    assert (opening.token_ids, opening.speculation) == ((1, 2, 3, 4), False)
+    assert bench.heard_by(bench.drafter)[-1] == CloseSession(bench.drafter_id)
+    bench.fail("verifier", "INVALID_ARGUMENT", "token_ids: the request itself is wrong")
+    with pytest.raises(InvalidArgumentError):
+        [verdict async for verdict in relay.verdicts()]
 
 
 async def test_a_lost_drafter_is_done_without_until_it_is_back(bench: RelayBench) -> None:
