@@ -81,6 +81,8 @@ async def main(model: str, max_tokens: int) -> None:
                         acceptance=rule,
                         seed=seed,
                         ignore_eos=True,
+                        window=12,
+                        num_speculative_tokens=4,
                     )
                     for seed, prompt in enumerate(PROMPTS)
                 )

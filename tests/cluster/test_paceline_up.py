@@ -192,7 +192,8 @@ def test_an_address_without_ray_is_an_error_in_seconds(
         if not listens:
             server.close()
         running = up({}, RAY_ADDRESS=address)
-        assert running.process.wait(20) == 2
+        # `ray.init` alone waits for more than 80 s; starting Python on a busy machine takes 10
+        assert running.process.wait(45) == 2
         assert f"no Ray cluster answers at {address}" in running.errors()
 
 
