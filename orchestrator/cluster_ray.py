@@ -33,6 +33,8 @@ TLS_ALERT = b"\x15"
 # Room that another job is just giving back counts; more patience would hide a real shortage.
 RESERVE_TIMEOUT_S = 5.0
 LEFTOVER_TIMEOUT_S = 10.0
+# Ray takes a moment to notice that a program was killed.
+OWNER_TIMEOUT_S = 3.0
 # Actors exchange addresses alone; without a limit Ray takes a third of the memory.
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
 
@@ -216,10 +218,14 @@ async def clear_leftovers(members: Sequence[Member], *, namespace: str) -> None:
     answer to the same names.
     """
     names = {member.actor_name for member in members}
-    deadline = asyncio.get_running_loop().time() + LEFTOVER_TIMEOUT_S
+    now = asyncio.get_running_loop().time
+    believe_after = now() + OWNER_TIMEOUT_S
+    deadline = believe_after + LEFTOVER_TIMEOUT_S
     while leftovers := _living_actors(names, namespace):
         for name, actor in leftovers.items():
             owner = _owner_of(actor)
+            if owner is not None and now() < believe_after:
+                continue
             if owner is not None:
                 raise StartupError(
                     f"actor {name} of namespace {namespace!r} belongs to a program that is running "
@@ -227,7 +233,7 @@ async def clear_leftovers(members: Sequence[Member], *, namespace: str) -> None:
                     "set another cluster.namespace"
                 )
             ray.kill(actor)
-        if asyncio.get_running_loop().time() > deadline:
+        if now() > deadline:
             raise StartupError(f"leftover actors do not end: {', '.join(sorted(leftovers))}")
         await asyncio.sleep(0.1)
 
