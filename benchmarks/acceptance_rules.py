@@ -54,7 +54,13 @@ def row(temperature: float, rule: str, runs: list[Stats]) -> str:
 
 async def main(model: str, max_tokens: int) -> None:
     base: dict[str, Any] = {
-        "verifier": {"listen": "127.0.0.1:0", "model": {"path": model}},
+        # stop and wait, however slow the drafter: every pass has a whole block to judge
+        "verifier": {
+            "listen": "127.0.0.1:0",
+            "model": {"path": model},
+            "draft_patience_ms": 60_000,
+            "seeded_draft_patience_ms": 60_000,
+        },
         "drafter": {
             "listen": "127.0.0.1:0",
             "kind": "model",
@@ -81,7 +87,7 @@ async def main(model: str, max_tokens: int) -> None:
                         acceptance=rule,
                         seed=seed,
                         ignore_eos=True,
-                        window=12,
+                        window=4,
                         num_speculative_tokens=4,
                     )
                     for seed, prompt in enumerate(PROMPTS)
