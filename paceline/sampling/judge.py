@@ -27,7 +27,7 @@ from paceline.sampling.randomness import Purpose, keyed_epoch, uniform
 # accelerator few large kernels are better.
 _ROWS_AT_ONCE_CPU = 16
 _ROWS_AT_ONCE = 256
-_ROWS_A_WAVE = 3
+_ROWS_A_WAVE = 2
 
 
 @dataclass(frozen=True, slots=True)

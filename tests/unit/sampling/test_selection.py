@@ -44,7 +44,7 @@ def _plain_cutoff(weights: list[float], share: float) -> float:
 @settings(derandomize=True, max_examples=80)
 @given(
     st.integers(0, 10_000),
-    st.integers(1, 300),
+    st.integers(1, 300) | st.sampled_from([128, 256, 384]),  # multiples of 64 lose light blocks
     st.sampled_from([0.01, 0.3, 0.5, 0.9, 0.99]),
     st.sampled_from([0.0, 0.3, 1.0, 5.0, 40.0]),
 )
@@ -56,6 +56,14 @@ def test_the_mass_cutoff_is_the_definition(
     cutoff = mass_cutoff(weights, torch.full((3,), share, dtype=torch.float64))
     for row, found in zip(weights.tolist(), cutoff.tolist(), strict=True):
         assert found == _plain_cutoff(row, share)
+
+
+def test_the_cutoff_is_found_among_a_few_heavy_blocks() -> None:
+    weights = torch.full((2, 64 * 100), 1e-9)
+    weights[0, [70, 3000, 3001]] = torch.tensor([1.0, 0.5, 0.25])
+    weights[1, [5, 6399]] = torch.tensor([0.125, 1.0])
+    cutoff = mass_cutoff(weights, torch.tensor([0.9, 0.5]))
+    assert cutoff.tolist() == [0.25, 1.0]
 
 
 def test_rows_have_their_own_share() -> None:
