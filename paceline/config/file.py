@@ -1,0 +1,79 @@
+"""The one YAML file that names every setting, validated on load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from paceline.config.cluster import ClusterConfig
+from paceline.config.models import MODEL_KINDS
+from paceline.config.orchestrator import OrchestratorConfig
+from paceline.config.section import Section
+from paceline.config.telemetry import TelemetryConfig
+from paceline.config.transport import GrpcConfig, SecurityConfig
+from paceline.config.workers import DrafterConfig, VerifierConfig
+from paceline.errors import ConfigError
+
+
+class Config(Section):
+    """The whole file. Every setting has a default: an empty file is the demo on one machine."""
+
+    drafter: DrafterConfig = DrafterConfig()
+    verifier: VerifierConfig = VerifierConfig()
+    orchestrator: OrchestratorConfig = OrchestratorConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    security: SecurityConfig = SecurityConfig()
+    grpc: GrpcConfig = GrpcConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+
+def load_config(path: Path | None) -> Config:
+    """Read and validate a YAML file; None gives the defaults.
+
+    Raises `ConfigError` naming the key of each wrong setting.
+    """
+    if path is None:
+        return Config()
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
+    try:
+        data: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    return parse_config({} if data is None else data, source=str(path))
+
+
+def parse_config(data: Any, source: str) -> Config:
+    """Validate a loaded document. Raises `ConfigError` naming the key of each wrong setting."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: expected a mapping of settings, found {type(data).__name__}")
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        problems = "; ".join(
+            _problem(item["loc"], item["type"], item["msg"]) for item in error.errors()
+        )
+        raise ConfigError(f"{source}: {problems}") from error
+
+
+def with_listen(config: Config, section: str, address: str) -> Config:
+    """The same configuration with another `listen` address of one service.
+
+    Raises `ConfigError` naming the key.
+    """
+    data = config.model_dump()
+    data[section]["listen"] = address
+    return parse_config(data, source="--listen")
+
+
+def _problem(location: tuple[int | str, ...], kind: str, message: str) -> str:
+    # pydantic names the chosen kind of a model like a key
+    key = ".".join(str(part) for part in location if part not in MODEL_KINDS) or "top level"
+    if kind == "extra_forbidden":
+        return f"{key}: unknown key"
+    return f"{key}: {message.removeprefix('Value error, ')}"

@@ -1,0 +1,82 @@
+"""Which model a worker loads: pretrained, or synthetic for measurements."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from paceline.config.section import Section
+
+
+class ModelConfig(Section):
+    """Which model to load and how."""
+
+    kind: Literal["pretrained"] = "pretrained"
+    path: str
+    """A directory, a GGUF file, `package:NAME` (a GGUF shipped in a Python package) or a hub id."""
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto` is the checkpoint's own on CUDA and bfloat16 on the CPU."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """`auto` is CUDA where there is a device, else the CPU."""
+    quantization: Literal["none", "int8", "nf4"] = "none"
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """CPU threads of the process; unset leaves torch's own choice."""
+
+
+class SyntheticModelConfig(Section):
+    """A model without weights: a known law, and passes of a known cost, for measurements.
+
+    Verifier and drafter are a pair when `vocab_size` and `seed` are the same.
+    """
+
+    kind: Literal["synthetic"]
+    vocab_size: int = Field(default=128, ge=64, le=262_144)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    acceptance: float | None = Field(default=None, ge=0, le=1)
+    """The drafter's acceptance rate; unset drafts from the target's own law."""
+    acceptance_changes: tuple[tuple[int, float], ...] = ()
+    """`[position, rate]` pairs: the rate from that position in the sequence on."""
+    context_length: int = Field(default=32_768, ge=16)
+    base_ms: float = Field(default=0.0, ge=0)
+    """Time of a pass, slept; all costs at 0 do not emulate a device."""
+    per_token_ms: float = Field(default=0.0, ge=0)
+    per_session_ms: float = Field(default=0.0, ge=0)
+    knee_tokens: int = Field(default=0, ge=0)
+    """Tokens of a pass above which `base_ms` grows in proportion to them; 0 is no such limit."""
+
+    @property
+    def path(self) -> str:
+        """The model's name, from which its tokenizer follows."""
+        return f"synthetic:{self.vocab_size}:{self.seed}"
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    @model_validator(mode="after")
+    def _rates_given(self) -> SyntheticModelConfig:
+        if self.acceptance_changes and self.acceptance is None:
+            raise ValueError("acceptance is required with acceptance_changes")
+        return self
+
+
+MODEL_KINDS = ("pretrained", "synthetic")
+
+
+def _model_kind(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.get("kind", "pretrained")
+    return getattr(value, "kind", None)
+
+
+AnyModelConfig = Annotated[
+    Annotated[ModelConfig, Tag("pretrained")] | Annotated[SyntheticModelConfig, Tag("synthetic")],
+    Discriminator(
+        _model_kind,
+        custom_error_type="model_kind",
+        custom_error_message=f"kind must be one of {', '.join(MODEL_KINDS)}",
+    ),
+]
+"""A `model` section; without a `kind` it is a pretrained model."""

@@ -1,0 +1,51 @@
+"""What is traced, counted and logged, and where it goes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from paceline.config.section import ListenAddress, Section
+
+
+class TracesConfig(Section):
+    """Spans of every request, sent by OTLP. The standard `OTEL_*` variables fill what is unset."""
+
+    level: Literal["off", "request", "block", "token"] = "off"
+    """How fine: a request's outline, every draft block and pass, every committed token."""
+    endpoint: str | None = None
+    """Where the collector listens, e.g. `http://jaeger:4317`; unset takes OTEL_EXPORTER_OTLP_*."""
+    protocol: Literal["grpc", "http"] | None = None
+    """OTLP over gRPC (port 4317) or over HTTP (port 4318); unset takes OTEL_*, else gRPC."""
+    sampling_ratio: float = Field(default=1.0, ge=0, le=1)
+    """Share of the requests traced where the client has not decided."""
+    max_token_spans: int = Field(default=512, ge=0, le=100_000)
+    """Token spans of a request; beyond it they are thinned, and the request's span says so."""
+    record_text: bool = False
+    """Whether spans carry prompt and answer."""
+
+
+class MetricsConfig(Section):
+    """Raw counters and histograms: a Prometheus endpoint per process, OTLP besides."""
+
+    listen: ListenAddress | None = None
+    """Where `/metrics` is served, e.g. `127.0.0.1:9464`; unset serves none. With Ray each member
+    takes the first free port from it on."""
+    otlp: bool = False
+    """Whether metrics go to the collector of `traces` as well."""
+
+
+class LogsConfig(Section):
+    """Logs on standard error, each line with the trace and session it belongs to."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class TelemetryConfig(Section):
+    """See `docs/tracing.md` and `docs/operations.md`."""
+
+    traces: TracesConfig = TracesConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    logs: LogsConfig = LogsConfig()
