@@ -14,6 +14,7 @@ from drafter_service.drafter import Drafter, Proposal, ProposeRequest
 from drafter_service.session import DraftSession
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
 from paceline.runtime.engine_thread import LinkId, SessionKey
+from paceline.telemetry.metrics import DrafterMetrics
 from paceline.types import (
     Advance,
     CloseSession,
@@ -33,7 +34,8 @@ class DrafterEngine:
     """Many sessions over one `Drafter`."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.counters: dict[str, int] = dict.fromkeys(("steps", "blocks", "draft_tokens"), 0)
+        self.metrics = DrafterMetrics()
+        self.counters = self.metrics.counters
         self._drafter = drafter
         self._sessions: dict[SessionKey, DraftSession] = {}
 
@@ -70,6 +72,7 @@ class DrafterEngine:
         valid = session.advance(event)
         if valid < length:
             self._drafter.rollback(session.key, valid)
+            self.metrics.rolled_back(length - valid)
 
     def close_link(self, link: LinkId) -> None:
         """Free all sessions of a link."""
@@ -120,7 +123,7 @@ class DrafterEngine:
             failure = error if known else UnavailableError(f"drafting failed: {error!r}")
             return [self._fail(asked[0].key, failure)]
         seconds = time.perf_counter() - started
-        self.counters["steps"] += 1
+        self.metrics.stepped(seconds=seconds, sessions=len(asked))
         return [
             reply
             for request, proposal in zip(asked, proposals, strict=True)
@@ -145,8 +148,7 @@ class DrafterEngine:
         )
         if block is None:
             return []
-        self.counters["blocks"] += 1
-        self.counters["draft_tokens"] += len(block.token_ids)
+        self.metrics.sent(len(block.token_ids))
         return [(session.key[0], block)]
 
     # --- looking in -------------------------------------------------------------------------

@@ -21,8 +21,11 @@ from orchestrator.cluster_members import Member, Role
 from paceline import errors
 from paceline.config import Config
 from paceline.errors import PacelineError, StartupError
+from paceline.logs import setup_logging
 
 STOP_MARGIN_S = 2.0
+METRICS_PORTS = 64
+"""Ports that a member may try for its metrics: more members than that share no machine."""
 LOOPBACK = "127.0.0.1"
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "[::1]")
 WILDCARD_HOSTS = ("", "0.0.0.0", "[::]")
@@ -101,7 +104,8 @@ class ServiceHost:
         _own_devices(launch.member)
         node = ray.util.get_node_ip_address()
         try:
-            config = with_listen(launch, node)
+            config = with_metrics_listen(with_listen(launch, node), node, expose=launch.expose)
+            setup_logging(config.telemetry.logs.level, config.telemetry.logs.format)
             module_name, _, function = launch.entry_point.partition(":")
             start = getattr(importlib.import_module(module_name), function)
             self._service = await start(config)
@@ -174,6 +178,23 @@ def with_listen(launch: Launch, node: str) -> Config:
         port = 0
     section = section.model_copy(update={"listen": f"{host}:{port}"})
     return launch.config.model_copy(update={role.value: section})
+
+
+def with_metrics_listen(config: Config, node: str, *, expose: bool) -> Config:
+    """The configuration with the address of the member's metrics.
+
+    Members that share a machine take the first free ports from the configured one on.
+    """
+    metrics = config.telemetry.metrics
+    if metrics.listen is None:
+        return config
+    host, _, port = metrics.listen.rpartition(":")
+    if expose and host in LOOPBACK_HOSTS:
+        host = node
+    changes = {"listen": f"{host}:{port}", "port_tries": max(metrics.port_tries, METRICS_PORTS)}
+    metrics = metrics.model_copy(update=changes)
+    telemetry = config.telemetry.model_copy(update={"metrics": metrics})
+    return config.model_copy(update={"telemetry": telemetry})
 
 
 def _is_free(host: str, port: int) -> bool:

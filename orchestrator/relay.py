@@ -103,6 +103,13 @@ class Relay:
         self._is_over = False
         self._started = 0.0
 
+    @property
+    def window(self) -> int | None:
+        """The present speculation window; None while no drafter takes part."""
+        if self._drafter is None:
+            return None
+        return self._settings.window if self._pacing is None else self._pacing.plan.window
+
     # --- life -------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -169,6 +176,8 @@ class Relay:
             if self._pacing is not None:
                 self._pacing.drafted(reply, self._committed_at(reply), time.monotonic())
             self._send_verifier(replace(reply, session_id=self._verifier.session_id))
+        else:
+            self.session.counts.dropped += len(reply.token_ids)
 
     def _on_verdict(self, reply: VerifierReply, num_bytes: int) -> None:
         self.session.counts.bytes_verifier += num_bytes
@@ -342,6 +351,7 @@ class Relay:
                 self._settings.failover_timeout_s, avoid=self._lost_verifier
             )
             epoch = self.session.begin_epoch()
+            self.session.counts.reopenings += 1
             self._open_verifier(worker)
         except PacelineError as error:
             self._fail(UnavailableError(f"{reason}; {error}"))

@@ -28,6 +28,8 @@ from paceline.rpc.server import ServerShell
 from paceline.rpc.worker_client import connect_drafter, connect_verifier
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
+from paceline.telemetry.export import MetricsExport, start_metrics
+from paceline.telemetry.orchestrator_metrics import OrchestratorMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,8 @@ logger = logging.getLogger(__name__)
 class OrchestratorService:
     """A running orchestrator."""
 
-    def __init__(self, shell: ServerShell, router: Router) -> None:
+    def __init__(self, shell: ServerShell, router: Router, metrics: MetricsExport) -> None:
+        self._metrics = metrics
         self._shell = shell
         self._router = router
         self._health: asyncio.Task[None] | None = None
@@ -44,6 +47,11 @@ class OrchestratorService:
     def address(self) -> str:
         """Where it listens, with the real port."""
         return self._shell.address
+
+    @property
+    def metrics_address(self) -> str:
+        """Where Prometheus may scrape it, with the real port; empty without an endpoint."""
+        return self._metrics.address
 
     async def start(self) -> None:
         """Serve; health follows whether a verifier is connected."""
@@ -69,35 +77,47 @@ class OrchestratorService:
             await asyncio.gather(self._health, return_exceptions=True)
         await self._shell.stop(grace_s)
         await self._router.close()
+        await asyncio.to_thread(self._metrics.stop)
 
 
 async def start(config: Config) -> OrchestratorService:
     """Connect and serve. Raises `StartupError` when the workers do not fit or do not answer."""
     section = config.orchestrator
-    verifiers, drafters = _workers(config)
+    metrics = OrchestratorMetrics()
+    verifiers, drafters = _workers(config, metrics)
     router = Router(verifiers, drafters)
+    export = await asyncio.to_thread(start_metrics, config.telemetry, service=metrics.service)
     try:
         tokenizer = await _connect(config, verifiers, drafters)
         grammar = GrammarEngine(tokenizer)
         await asyncio.to_thread(grammar.prepare)
         servicer = OrchestratorServicer(
-            router, tokenizer, grammar, section, max_message_bytes=config.grpc.max_message_bytes
+            router,
+            tokenizer,
+            grammar,
+            section,
+            max_message_bytes=config.grpc.max_message_bytes,
+            metrics=metrics,
         )
+        metrics.export(export.meter, servicer.state)
         shell = ServerShell(
             section.listen,
             {SERVICE_NAME: servicer.add_to},
             credentials=load_credentials(config.security),
             limits=config.grpc,
         )
-        service = OrchestratorService(shell, router)
+        service = OrchestratorService(shell, router, export)
         await service.start()
     except BaseException:
         await router.close()
+        await asyncio.to_thread(export.stop)
         raise
     return service
 
 
-def _workers(config: Config) -> tuple[list[VerifierWorker], list[DrafterWorker]]:
+def _workers(
+    config: Config, metrics: OrchestratorMetrics
+) -> tuple[list[VerifierWorker], list[DrafterWorker]]:
     section = config.orchestrator
     wire = (load_credentials(config.security), config.grpc)
     timeout_s = section.connect_timeout_s
@@ -107,11 +127,13 @@ def _workers(config: Config) -> tuple[list[VerifierWorker], list[DrafterWorker]]
     verifier_addresses = section.verifiers or (config.verifier.listen,)
     drafter_addresses = (config.drafter.listen,) if section.drafters is None else section.drafters
     verifiers: list[VerifierWorker] = [
-        Worker("verifier", address, partial(open_verifier, address, *wire))
+        Worker(
+            "verifier", address, partial(open_verifier, address, *wire), metrics.peers["verifier"]
+        )
         for address in verifier_addresses
     ]
     drafters: list[DrafterWorker] = [
-        Worker("drafter", address, partial(open_drafter, address, *wire))
+        Worker("drafter", address, partial(open_drafter, address, *wire), metrics.peers["drafter"])
         for address in drafter_addresses
     ]
     return verifiers, drafters

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
 
+from orchestrator.ledger import Ledger
 from orchestrator.merge import merge
 from orchestrator.relay import Relay
 from orchestrator.reply import Reply
@@ -22,15 +23,19 @@ from paceline.generation import WorkerStatus
 from paceline.rpc.codec.orchestrator import (
     decode_generate,
     encode_outcome,
+    encode_session_status,
     encode_tokens,
     encode_worker_status,
 )
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.sampling.params import SamplingParams
+from paceline.telemetry.orchestrator_metrics import OrchestratorMetrics, OrchestratorState
 from protos import orchestrator_pb2, orchestrator_pb2_grpc
 
 SERVICE_NAME = "paceline.v1.Orchestrator"
+MAX_STATUSES = 256
+"""Live answers that a `Status` answer names."""
 
 
 class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
@@ -44,8 +49,11 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         config: OrchestratorConfig,
         *,
         max_message_bytes: int,
+        metrics: OrchestratorMetrics,
     ) -> None:
         self.num_sessions = 0
+        self._metrics = metrics
+        self._ledger = Ledger(metrics)
         self._router = router
         self._tokenizer = tokenizer
         self._grammar = grammar
@@ -61,17 +69,21 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         request: orchestrator_pb2.GenerateRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
-        generation = await self._decode(request)
-        num_answers = generation.num_answers
-        if self.num_sessions + num_answers > self._config.max_sessions:
-            raise ResourceExhaustedError(
-                f"{self.num_sessions} sessions are live, the limit is {self._config.max_sessions}"
-            )
+        self._metrics.peers["client"].received(request.ByteSize())
+        with self._ledger.admission():
+            generation = await self._decode(request)
+            num_answers, limit = generation.num_answers, self._config.max_sessions
+            if self.num_sessions + num_answers > limit:
+                raise ResourceExhaustedError(
+                    f"{self.num_sessions} sessions are live, the limit is {limit}"
+                )
         self.num_sessions += num_answers
-        answers = merge([self._answer(generation, index) for index in range(num_answers)])
+        peer = context.peer()
+        answers = merge([self._answer(generation, index, peer) for index in range(num_answers)])
         try:
             async with aclosing(answers):
                 async for response in answers:
+                    self._metrics.peers["client"].sent(response.ByteSize())
                     yield response
         finally:
             self.num_sessions -= num_answers
@@ -94,25 +106,42 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         )
 
     async def _answer(
-        self, generation: GenerationRequest, index: int
+        self, generation: GenerationRequest, index: int, peer: str
     ) -> AsyncGenerator[orchestrator_pb2.GenerateResponse, None]:
         sampling = generation.answer_sampling(index)
         relay = Relay(self._router, generation.prompt, sampling, generation.settings)
         reply = Reply(generation, self._tokenizer)
-        try:
-            relay.start()
-            async for verdict in relay.verdicts():
-                prompt_tokens = reply.prompt_tokens(relay.take_prompt_logprobs())
-                tokens = reply.add(verdict)
-                if tokens or prompt_tokens:
-                    yield encode_tokens(tokens, index=index, prompt_tokens=prompt_tokens)
-                if reply.finish_reason is not None:
-                    break
-                relay.taken(reply.num_taken)
-            relay.close()  # a stop string ends the work before the client hears of it
-            yield encode_outcome(reply.outcome(relay), index=index)
-        finally:
-            relay.close()
+        with self._ledger.answer(generation, relay, reply, peer=peer) as account:
+            try:
+                relay.start()
+                async for verdict in relay.verdicts():
+                    prompt_tokens = reply.prompt_tokens(relay.take_prompt_logprobs())
+                    tokens = reply.add(verdict)
+                    account.delivers(tokens)
+                    if tokens or prompt_tokens:
+                        yield encode_tokens(tokens, index=index, prompt_tokens=prompt_tokens)
+                    if reply.finish_reason is not None:
+                        break
+                    relay.taken(reply.num_taken)
+                relay.close()  # a stop string ends the work before the client hears of it
+                yield encode_outcome(reply.outcome(relay), index=index)
+            finally:
+                relay.close()
+
+    def state(self) -> OrchestratorState:
+        """How things are now; called from any thread."""
+        roles: dict[str, Sequence[Worker[Any, Any]]] = {
+            "verifier": self._router.verifiers,
+            "drafter": self._router.drafters,
+        }
+        return OrchestratorState(
+            live_sessions=self.num_sessions,
+            workers={role: len(workers) for role, workers in roles.items()},
+            connected_workers={
+                role: sum(worker.is_connected for worker in workers)
+                for role, workers in roles.items()
+            },
+        )
 
     async def Status(  # noqa: N802
         self, request: orchestrator_pb2.StatusRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -124,6 +153,8 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
             live_sessions=self.num_sessions,
             model="" if target is None else target.model,
             context_length=0 if target is None else target.context_length,
+            counters=self._metrics.counters,
+            sessions=[encode_session_status(one) for one in self._ledger.statuses(MAX_STATUSES)],
         )
 
 

@@ -22,6 +22,9 @@ class SessionCounts:
     verify_us: int = 0
     queue_us: int = 0
     epochs: int = 0
+    dropped: int = 0
+    """Draft tokens that were not passed on to a verifier."""
+    reopenings: int = 0
 
 
 @dataclass(slots=True)

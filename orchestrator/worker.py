@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from paceline.errors import DeadlineExceededError, PacelineError, UnavailableError
 from paceline.rpc.client_link import ClientLink
 from paceline.rpc.worker_client import VocabularyTable, WorkerClient
+from paceline.telemetry.orchestrator_metrics import PeerMetrics
 from paceline.types import CloseSession, SessionError, SessionId, WorkerInfo
 
 logger = logging.getLogger(__name__)
@@ -53,8 +54,15 @@ class Worker(Generic[E, R]):
     model is refused. `on_change` hears when the worker connects or is lost.
     """
 
-    def __init__(self, role: str, address: str, connect: Callable[[], WorkerClient[E, R]]) -> None:
+    def __init__(
+        self,
+        role: str,
+        address: str,
+        connect: Callable[[], WorkerClient[E, R]],
+        metrics: PeerMetrics | None = None,
+    ) -> None:
         self.role = role
+        self._metrics = metrics or PeerMetrics()
         self.address = address
         self.info: WorkerInfo | None = None
         self.problem = "not connected yet"
@@ -136,6 +144,7 @@ class Worker(Generic[E, R]):
         self._lost.clear()
         self._link = await self._client.open_link(self._on_reply, self._on_closed)
         self.info, self.problem = info, ""
+        self._metrics.opened()
         self.on_change()
 
     async def describe(self) -> WorkerInfo:
@@ -178,13 +187,16 @@ class Worker(Generic[E, R]):
         return WorkerSession(self, session_id)
 
     def send(self, event: E | CloseSession) -> int:
-        return 0 if self._link is None else self._link.send(event)
+        num_bytes = 0 if self._link is None else self._link.send(event)
+        self._metrics.sent(num_bytes)
+        return num_bytes
 
     def close_session(self, session_id: SessionId) -> None:
         if self._handlers.pop(session_id, None) is not None:
             self.send(CloseSession(session_id))
 
     def _on_reply(self, reply: Any, num_bytes: int) -> None:
+        self._metrics.received(num_bytes)
         handlers = self._handlers.get(reply.session_id)
         if isinstance(reply, SessionError):
             self._handlers.pop(reply.session_id, None)
@@ -204,6 +216,7 @@ class Worker(Generic[E, R]):
         reason = error or UnavailableError(f"{self.role} {self.address} was closed")
         self.problem = str(reason)
         if error is not None:
+            self._metrics.lost()
             logger.warning("%s %s is lost: %s", self.role, self.address, error)
         lost, self._handlers = self._handlers, {}
         for handlers in lost.values():

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from paceline.generation import SpeculationStats, TopLogprob, Usage, WorkerStatus
+from paceline.generation import (
+    SessionStatus,
+    SpeculationStats,
+    TopLogprob,
+    Usage,
+    WorkerStatus,
+)
 from paceline.sampling.params import Acceptance, DraftProbsFormat
 
 if TYPE_CHECKING:
@@ -164,3 +170,7 @@ class ServiceStatus:
     context_length: int
     live_sessions: int
     workers: tuple[WorkerStatus, ...]
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Raw monotonic counters of the orchestrator; rates are made of two answers."""
+    sessions: tuple[SessionStatus, ...] = ()
+    """The oldest live ones."""

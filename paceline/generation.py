@@ -94,6 +94,21 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """A live answer; see `SessionStatus` in `orchestrator.proto`."""
+
+    session: str
+    peer: str
+    age_ms: int
+    prompt_tokens: int
+    completion_tokens: int
+    drafted: int
+    judged: int
+    accepted: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """A worker as the orchestrator sees it."""
 

@@ -154,16 +154,49 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("workers", "live_sessions", "model", "context_length")
+    __slots__ = ("workers", "live_sessions", "model", "context_length", "counters", "sessions")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     LIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     live_sessions: int
     model: str
     context_length: int
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., live_sessions: _Optional[int] = ..., model: _Optional[str] = ..., context_length: _Optional[int] = ...) -> None: ...
+    counters: _containers.ScalarMap[str, int]
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionStatus]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., live_sessions: _Optional[int] = ..., model: _Optional[str] = ..., context_length: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., sessions: _Optional[_Iterable[_Union[SessionStatus, _Mapping]]] = ...) -> None: ...
+
+class SessionStatus(_message.Message):
+    __slots__ = ("session", "peer", "age_ms", "prompt_tokens", "completion_tokens", "drafted", "judged", "accepted", "window")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    peer: str
+    age_ms: int
+    prompt_tokens: int
+    completion_tokens: int
+    drafted: int
+    judged: int
+    accepted: int
+    window: int
+    def __init__(self, session: _Optional[str] = ..., peer: _Optional[str] = ..., age_ms: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., drafted: _Optional[int] = ..., judged: _Optional[int] = ..., accepted: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("role", "address", "connected", "detail", "description")

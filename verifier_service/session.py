@@ -94,6 +94,7 @@ class VerifierSession:
         self._idle_since: float | None = None
         self._ready_since: float | None = None
         self._num_discarded = 0
+        self._discards: dict[str, int] = {}
         end_ids = () if self._params.ignore_eos else opening.eos_token_ids
         self._end_ids = frozenset(self._params.stop_token_ids + end_ids)
 
@@ -113,7 +114,7 @@ class VerifierSession:
         self._gave_up_waiting = False
         self._drafter_state = DrafterState.RUNNING
         if not enabled:
-            self._num_discarded += self.tail.clear()
+            self._discard(self.tail.clear(), "off")
 
     def add_block(self, block: DraftBlock, arrived: float | None = None) -> None:
         """Append a block to the draft tail, or drop what has become void.
@@ -123,11 +124,11 @@ class VerifierSession:
         """
         check_block(block, self.opening.vocab_size)
         if block.epoch < self.epoch or not self._speculation:
-            self._num_discarded += len(block.token_ids)
+            self._discard(len(block.token_ids), "stale" if self._speculation else "off")
             return
         if block.epoch > self.epoch:
             self.epoch = block.epoch
-            self._num_discarded += self.tail.clear()
+            self._discard(self.tail.clear(), "stale")
         self._check_place(block)
         self._gave_up_waiting = self._has_no_idea(block)
         self._drafter_state = block.state
@@ -135,12 +136,27 @@ class VerifierSession:
         overlap = self.tokens[block.base : block.base + len(block.token_ids)]
         if overlap == list(block.token_ids[: len(overlap)]):
             self.tail.append(block, skip=len(overlap))
+            self._note_discards(len(overlap), "known")
             if self.tail and self._ready_since is None:
                 self._ready_since = arrived
         else:  # the drafter had guessed other tokens than were committed meanwhile
             self.epoch += 1
-            self._num_discarded += len(block.token_ids)
+            self._discard(len(block.token_ids), "mismatch")
             self._drafter_state = DrafterState.RUNNING
+
+    def _discard(self, num_tokens: int, reason: str) -> None:
+        """Draft tokens go unjudged and in vain; for `reason` see `DISCARD_REASONS`."""
+        self._num_discarded += num_tokens
+        self._note_discards(num_tokens, reason)
+
+    def _note_discards(self, num_tokens: int, reason: str) -> None:
+        if num_tokens:
+            self._discards[reason] = self._discards.get(reason, 0) + num_tokens
+
+    def take_discards(self) -> dict[str, int]:
+        """Draft tokens that went unjudged since the last call, by reason."""
+        taken, self._discards = self._discards, {}
+        return taken
 
     def _has_no_idea(self, block: DraftBlock) -> bool:
         """Whether the drafter has nothing to propose from here (prompt lookup without a match).
@@ -326,7 +342,7 @@ class VerifierSession:
         self.tail.consume(plan.num_drafts)
         if judgement.accepted_length < plan.num_drafts:
             self.epoch += 1
-            self._num_discarded += self.tail.clear()
+            self._discard(self.tail.clear(), "rejected")
         self._idle_since = self._ready_since = None
         self.tokens.extend(committed)
         self.table.truncate(min(self.table.length, len(self.tokens) - 1))

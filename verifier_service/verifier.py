@@ -23,6 +23,7 @@ from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.sampling.acceptance import Judgement
 from paceline.sampling.judge import judge_pass
+from paceline.telemetry.metrics import VerifierMetrics
 from paceline.types import (
     CloseSession,
     Credit,
@@ -79,9 +80,8 @@ class Verifier:
         info: WorkerInfo,
         grammar: GrammarEngine | None = None,
     ) -> None:
-        self.counters: dict[str, int] = dict.fromkeys(
-            ("passes", "rows", "draft_tokens", "accepted_tokens", "committed_tokens"), 0
-        )
+        self.metrics = VerifierMetrics()
+        self.counters = self.metrics.counters
         self._runner = runner
         self._grammar = grammar
         self._config = config
@@ -106,6 +106,9 @@ class Verifier:
                 self._free(key)
             elif key in self._sessions:  # else a late event of a session that has ended
                 self._apply(self._sessions[key], event, now)
+            elif isinstance(event, DraftBlock):
+                self.metrics.received(len(event.token_ids))
+                self.metrics.discarded(len(event.token_ids), "ended")
         except PacelineError as error:
             return [self._fail(key, error)]
         except Exception as error:
@@ -116,6 +119,7 @@ class Verifier:
     def _apply(self, session: VerifierSession, event: VerifierEvent, now: float) -> None:
         if isinstance(event, DraftBlock):
             session.add_block(event, now)
+            self.metrics.received(len(event.token_ids))
         elif isinstance(event, Credit):
             session.grant(event.committed_limit)
         elif isinstance(event, SetSpeculation):
@@ -174,8 +178,11 @@ class Verifier:
     def _free(self, key: SessionKey) -> None:
         session = self._sessions.pop(key, None)
         self._waiting.leave(key)
-        if session is not None and session.table is not None:
-            session.table.free()
+        if session is not None:
+            self._count_discarded(session)
+            self.metrics.discarded(len(session.tail), "ended")
+            if session.table is not None:
+                session.table.free()
         self._admit()
 
     def _admit(self) -> None:
@@ -253,8 +260,7 @@ class Verifier:
             rows=sum(entry.num_granted for entry in entries),
             sessions=len(entries),
         )
-        self.counters["passes"] += 1
-        self.counters["rows"] += timings.rows
+        self.metrics.passed(seconds=judged - started, rows=timings.rows, sessions=timings.sessions)
         return read + [
             self._commit(entry, judgement, replace(timings, queue_us=entry.session.waited_us(now)))
             for entry, judgement in zip(complete, judgements, strict=True)
@@ -266,12 +272,15 @@ class Verifier:
         if isinstance(judgement, PacelineError):
             return self._fail(entry.key, entry.session.explained(judgement))
         verdict = entry.session.commit(entry.plan, judgement, timings)
-        self.counters["draft_tokens"] += verdict.num_judged
-        self.counters["accepted_tokens"] += verdict.accepted_length
-        self.counters["committed_tokens"] += len(verdict.token_ids)
+        self.metrics.judged(verdict)
+        self._count_discarded(entry.session)
         if verdict.finish_reason is not None:
             self._free(entry.key)
         return entry.key[0], verdict
+
+    def _count_discarded(self, session: VerifierSession) -> None:
+        for reason, num_tokens in session.take_discards().items():
+            self.metrics.discarded(num_tokens, reason)
 
     # --- looking in -------------------------------------------------------------------------
 

@@ -26,14 +26,22 @@ def up(
         str | None,
         typer.Option(metavar="HOST:PORT", help="A running Ray cluster, over cluster.ray_address."),
     ] = None,
-    log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")] = "warning",
+    log_level: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(LEVELS)}; without it, telemetry.logs.level or warning."
+        ),
+    ] = None,
 ) -> None:
     """Start drafters, verifiers and an orchestrator on Ray, and stop them all on Ctrl-C."""
-    if log_level not in LEVELS:
+    if log_level is not None and log_level not in LEVELS:
         raise typer.BadParameter(f"--log-level {log_level}: expected one of {', '.join(LEVELS)}")
-    setup_logging(log_level)
     with exits():
         settings = load_config(config)
+        logs = settings.telemetry.logs
+        # what happens is printed anyway, so the log of this process is short unless asked for
+        configured = logs.level if "level" in logs.model_fields_set else "warning"
+        setup_logging(log_level or configured, logs.format)
         if ray_address is not None:
             cluster = settings.cluster.model_copy(update={"ray_address": ray_address})
             settings = settings.model_copy(update={"cluster": cluster})

@@ -30,10 +30,14 @@ class MetricsConfig(Section):
     """Raw counters and histograms: a Prometheus endpoint per process, OTLP besides."""
 
     listen: ListenAddress | None = None
-    """Where `/metrics` is served, e.g. `127.0.0.1:9464`; unset serves none. With Ray each member
-    takes the first free port from it on."""
+    """Where `/metrics` is served, e.g. `127.0.0.1:9464`; unset serves none."""
+    port_tries: int = Field(default=1, ge=1, le=1024)
+    """How many ports may be tried, from that of `listen` on, until one is free. With Ray, where
+    several members share a machine, at least 64."""
     otlp: bool = False
-    """Whether metrics go to the collector of `traces` as well."""
+    """Whether metrics go to a collector by OTLP, every OTEL_METRIC_EXPORT_INTERVAL (60 s)."""
+    endpoint: str | None = None
+    """That collector, if it is another than that of `traces`; its protocol is the same."""
 
 
 class LogsConfig(Section):

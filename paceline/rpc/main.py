@@ -57,9 +57,10 @@ def run_service(name: str, start: Start, argv: Sequence[str] | None = None) -> i
     one line that says why; 1: ended by itself. A second signal ends the process at once.
     """
     arguments = _parse(name, argv)
-    setup_logging(arguments.log_level)
     try:
         config = load_config(arguments.config)
+        logs = config.telemetry.logs
+        setup_logging(arguments.log_level or logs.level, logs.format)
         if arguments.listen is not None:
             config = with_listen(config, name, arguments.listen)
     except PacelineError as error:
@@ -74,7 +75,7 @@ def _parse(name: str, argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="YAML configuration")
     parser.add_argument("--listen", metavar="HOST:PORT", help=f"instead of {name}.listen")
-    parser.add_argument("--log-level", choices=LEVELS, default="info")
+    parser.add_argument("--log-level", choices=LEVELS, help="instead of telemetry.logs.level")
     return parser.parse_args(argv)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
+from opentelemetry.metrics import Meter
 
 from paceline.config import Config
 from paceline.rpc.codec.describe import encode_worker_info
@@ -18,6 +20,8 @@ from paceline.rpc.wire import LinkWire
 from paceline.runtime.engine_thread import Engine, EngineThread
 from paceline.runtime.memory import peak_memory_bytes
 from paceline.runtime.tokenizer import Tokenizer
+from paceline.telemetry.export import MetricsExport, start_metrics
+from paceline.telemetry.metrics import export_worker
 from paceline.types import WorkerInfo
 from protos import common_pb2
 
@@ -27,8 +31,22 @@ E_contra = TypeVar("E_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 
+class WorkerMetrics(Protocol):
+    """What an engine counts."""
+
+    service: str
+    """"drafter" or "verifier"."""
+
+    def export(self, meter: Meter) -> None:
+        """Show it through `meter`."""
+        ...
+
+
 class WorkerEngine(Engine[E_contra, R_co], Protocol[E_contra, R_co]):
     """An engine that can say what it is."""
+
+    @property
+    def metrics(self) -> WorkerMetrics: ...
 
     def describe(self) -> WorkerInfo:
         """What this worker is and how full; called from the event loop."""
@@ -57,6 +75,19 @@ class WorkerCore(Generic[E, R]):
         self._tokenizer = tokenizer
         self._wire = wire
         self._max_message_bytes = max_message_bytes
+        self._started = time.monotonic()
+
+    @property
+    def kind(self) -> str:
+        """ "drafter" or "verifier"."""
+        return self._engine.metrics.service
+
+    def export(self, meter: Meter) -> None:
+        """Show through `meter` what the engine counts and how full it is; before it starts."""
+        self._engine.metrics.export(meter)
+        export_worker(
+            meter, self.kind, describe=self._engine.describe, busy_s=lambda: self.thread.busy_s
+        )
 
     async def serve(
         self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
@@ -73,7 +104,17 @@ class WorkerCore(Generic[E, R]):
 
     def describe(self) -> common_pb2.WorkerDescription:
         info = self._engine.describe()
-        return encode_worker_info(replace(info, peak_memory_bytes=peak_memory_bytes(info.device)))
+        clocks = {
+            "busy_us": int(self.thread.busy_s * 1e6),
+            "uptime_us": int((time.monotonic() - self._started) * 1e6),
+        }
+        return encode_worker_info(
+            replace(
+                info,
+                peak_memory_bytes=peak_memory_bytes(info.device),
+                counters={**info.counters, **clocks},
+            )
+        )
 
     def vocabulary(self) -> common_pb2.VocabularyResponse:
         if self._tokenizer is None:
@@ -87,19 +128,28 @@ class WorkerCore(Generic[E, R]):
 class WorkerService:
     """A running worker."""
 
-    def __init__(self, shell: ServerShell, thread: EngineThread[Any, Any]) -> None:
+    def __init__(
+        self, shell: ServerShell, thread: EngineThread[Any, Any], metrics: MetricsExport
+    ) -> None:
         self._shell = shell
         self._thread = thread
+        self._metrics = metrics
 
     @property
     def address(self) -> str:
         """Where it listens, with the real port."""
         return self._shell.address
 
+    @property
+    def metrics_address(self) -> str:
+        """Where Prometheus may scrape it, with the real port; empty without an endpoint."""
+        return self._metrics.address
+
     async def stop(self, grace_s: float) -> None:
         """Refuse new sessions, let the live ones end within `grace_s`, stop."""
         await self._shell.stop(grace_s)
         await asyncio.to_thread(self._thread.stop)
+        await asyncio.to_thread(self._metrics.stop)
 
 
 async def start_worker(
@@ -118,7 +168,13 @@ async def start_worker(
         limits=config.grpc,
         draining=core.draining,
     )
-    await shell.start()
+    metrics = await asyncio.to_thread(start_metrics, config.telemetry, service=core.kind)
+    try:
+        core.export(metrics.meter)
+        await shell.start()
+    except BaseException:
+        await asyncio.to_thread(metrics.stop)
+        raise
     core.thread.start()
     await shell.set_serving(serving=True)
-    return WorkerService(shell, core.thread)
+    return WorkerService(shell, core.thread, metrics)

@@ -246,7 +246,7 @@ def test_an_unknown_key_is_named_before_anything_is_loaded(
     async def never(_config: Config) -> Any:
         raise AssertionError("started")
 
-    monkeypatch.setattr(paceline.rpc.main, "setup_logging", lambda level: None)
+    monkeypatch.setattr(paceline.rpc.main, "setup_logging", lambda *_: None)
     path = tmp_path / "paceline.yaml"
     path.write_text("verifier: {model: {path: x, dtyp: y}, runtim: {}}\n")
     assert run_service(name, never, ["-c", str(path)]) == 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.client_values import Chunk, GenerateFields, ServiceStatus, Stats, Token
 from paceline.errors import InvalidArgumentError, PacelineError
-from paceline.generation import TopLogprob, Usage, WorkerStatus
+from paceline.generation import SessionStatus, TopLogprob, Usage, WorkerStatus
 from paceline.rpc.codec.describe import decode_worker_info
 from paceline.rpc.codec.enums import (
     EnumT,
@@ -25,6 +25,7 @@ from protos import common_pb2, orchestrator_pb2
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+_SESSION_FIELDS = fields(SessionStatus)
 _REQUEST_SCALARS = (
     "prompt",
     "speculation",
@@ -97,7 +98,18 @@ def decode_status(message: orchestrator_pb2.StatusResponse) -> ServiceStatus:
         )
         for worker in message.workers
     )
-    return ServiceStatus(message.model, message.context_length, message.live_sessions, workers)
+    sessions = tuple(
+        SessionStatus(**{field.name: getattr(session, field.name) for field in _SESSION_FIELDS})
+        for session in message.sessions
+    )
+    return ServiceStatus(
+        message.model,
+        message.context_length,
+        message.live_sessions,
+        workers,
+        dict(message.counters),
+        sessions,
+    )
 
 
 def _encode_sampling(values: Mapping[str, Any]) -> common_pb2.SamplingParams:

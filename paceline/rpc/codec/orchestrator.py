@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from paceline.generation import GenerateCall, Outcome, OutputToken, WorkerStatus
+from paceline.generation import GenerateCall, Outcome, OutputToken, SessionStatus, WorkerStatus
 from paceline.rpc.codec.describe import encode_worker_info
 from paceline.rpc.codec.enums import (
     decode_draft_probs_format,
@@ -80,6 +80,11 @@ def encode_outcome(outcome: Outcome, *, index: int) -> orchestrator_pb2.Generate
             stats=orchestrator_pb2.SpeculationStats(**asdict(outcome.stats)),
         ),
     )
+
+
+def encode_session_status(status: SessionStatus) -> orchestrator_pb2.SessionStatus:
+    """One live answer of a `Status` answer."""
+    return orchestrator_pb2.SessionStatus(**asdict(status))
 
 
 def encode_worker_status(status: WorkerStatus) -> orchestrator_pb2.WorkerStatus:
