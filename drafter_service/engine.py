@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from drafter_service.drafter import Drafter, Proposal, ProposeRequest
 from drafter_service.session import DraftSession
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
+from paceline.logs import session_fields
 from paceline.runtime.engine_thread import LinkId, SessionKey
 from paceline.telemetry.metrics import DrafterMetrics
 from paceline.types import (
@@ -54,7 +55,7 @@ class DrafterEngine:
         except PacelineError as error:
             return [self._fail(key, error)]
         except Exception as error:
-            logger.exception("event of session %d failed", event.session_id)
+            logger.exception("an event failed", extra=self._about(key))
             return [self._fail(key, error)]
         return []
 
@@ -118,7 +119,7 @@ class DrafterEngine:
         except Exception as error:
             if len(asked) > 1:
                 return [reply for request in asked for reply in self._run([request])]
-            logger.exception("drafting of session %d failed", asked[0].key[1])
+            logger.exception("drafting failed", extra=self._about(asked[0].key))
             known = isinstance(error, PacelineError)
             failure = error if known else UnavailableError(f"drafting failed: {error!r}")
             return [self._fail(asked[0].key, failure)]
@@ -150,6 +151,10 @@ class DrafterEngine:
             return []
         self.metrics.sent(len(block.token_ids))
         return [(session.key[0], block)]
+
+    def _about(self, key: SessionKey) -> dict[str, Any]:
+        session = self._sessions.get(key)
+        return session_fields(key[1], {} if session is None else session.opening.trace_context)
 
     # --- looking in -------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.pacing import Pacing
 from orchestrator.router import DrafterWorker, Router, VerifierWorker
@@ -18,6 +19,7 @@ from orchestrator.session import Session
 from orchestrator.window_controller import WindowController, WindowPlan
 from orchestrator.worker import WorkerSession
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
+from paceline.logs import context_fields
 from paceline.rpc.status import error_from_code
 from paceline.sampling.params import SamplingParams
 from paceline.types import (
@@ -102,6 +104,7 @@ class Relay:
         self._stop_listening: Callable[[], None] = _nothing
         self._is_over = False
         self._started = 0.0
+        self._about: dict[str, Any] = {}
 
     @property
     def window(self) -> int | None:
@@ -119,6 +122,7 @@ class Relay:
         decodes by itself.
         """
         self._started = time.monotonic()
+        self._about = context_fields()
         verifier = self._router.verifier()
         self._open_drafter(verifier)
         self._open_verifier(verifier)
@@ -312,7 +316,7 @@ class Relay:
 
     def _on_drafter_lost(self, error: PacelineError) -> None:
         """Go on without drafts. A session that the drafter refuses is not offered again."""
-        logger.debug("a session goes on without drafts: %s", error)
+        logger.debug("a session goes on without drafts: %s", error, extra=self._about)
         self._drafter = None
         if not isinstance(error, UnavailableError):
             self._settings = replace(self._settings, speculation=False)
@@ -335,7 +339,7 @@ class Relay:
             return
         if self.session.counts.drafted and self._drafter and is_about_a_block(error):
             # A faulty drafter costs the session its drafts, not its life.
-            logger.warning("a session goes on without its drafter: %s", error)
+            logger.warning("a session goes on without its drafter: %s", error, extra=self._about)
             self._drafter.close()
             self._drafter = self._pacing = None
             self._settings = replace(self._settings, speculation=False)

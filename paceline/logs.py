@@ -47,6 +47,17 @@ def fields(**values: Any) -> dict[str, Any]:
     return {"fields": {name: value for name, value in values.items() if value is not None}}
 
 
+def session_fields(session: int, trace_context: Mapping[str, str]) -> dict[str, Any]:
+    """The `extra` argument of a worker's logging call about a session on one of its links."""
+    parts = trace_context.get("traceparent", "").split("-")
+    return fields(session=session, trace_id=parts[1] if len(parts) == 4 else None)
+
+
+def context_fields() -> dict[str, Any]:
+    """What the running task's lines belong to, as the `extra` of calls made outside of it."""
+    return fields(**_CONTEXT.get())
+
+
 def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
     return {**_CONTEXT.get(), **getattr(record, "fields", {})}
 

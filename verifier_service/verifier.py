@@ -9,13 +9,14 @@ import itertools
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from paceline.config import VerifierConfig
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
+from paceline.logs import session_fields
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.engine_thread import LinkId, SessionKey
 from paceline.runtime.grammar import GrammarEngine
@@ -112,7 +113,7 @@ class Verifier:
         except PacelineError as error:
             return [self._fail(key, error)]
         except Exception as error:
-            logger.exception("event of session %d failed", event.session_id)
+            logger.exception("an event failed", extra=self._about(key))
             return [self._fail(key, error)]
         return []
 
@@ -233,7 +234,7 @@ class Verifier:
                 entry.session.roll_back(entry.plan)
             if len(entries) > 1:
                 return [reply for entry in entries for reply in self._run([entry], now)]
-            logger.exception("pass of session %d failed", entries[0].key[1])
+            logger.exception("a pass failed", extra=self._about(entries[0].key))
             known = isinstance(error, PacelineError)
             return [
                 self._fail(
@@ -277,6 +278,10 @@ class Verifier:
         if verdict.finish_reason is not None:
             self._free(entry.key)
         return entry.key[0], verdict
+
+    def _about(self, key: SessionKey) -> dict[str, Any]:
+        session = self._sessions.get(key)
+        return session_fields(key[1], {} if session is None else session.opening.trace_context)
 
     def _count_discarded(self, session: VerifierSession) -> None:
         for reason, num_tokens in session.take_discards().items():

@@ -9,6 +9,7 @@ import typer
 from paceline import __version__
 from paceline.cli.generate import generate
 from paceline.cli.status import status
+from paceline.cli.top import top
 from paceline.cli.up import up
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(status)
+app.command()(top)
 app.command()(up)
 
 

@@ -32,9 +32,11 @@ class VerifierMetrics:
             ("passes", "rows", "draft_tokens", "accepted_tokens", "committed_tokens"), 0
         )
         """`draft_tokens` are the judged ones."""
-        self._num_received = 0
+        self.num_received = 0
+        """Draft tokens that arrived."""
         self._queue_us = 0
-        self._discarded = dict.fromkeys(DISCARD_REASONS, 0)
+        self.discards = dict.fromkeys(DISCARD_REASONS, 0)
+        """Draft tokens that went unjudged, by reason."""
         # how often so many drafts were judged and accepted: positions are summed up when read
         self._judged: dict[int, int] = {}
         self._accepted: dict[int, int] = {}
@@ -58,7 +60,7 @@ class VerifierMetrics:
             "draft_tokens",
             "{token}",
             "Draft tokens that arrived.",
-            lambda: one(self._num_received),
+            lambda: one(self.num_received),
         )
         make.counter(
             "judged_tokens",
@@ -76,7 +78,7 @@ class VerifierMetrics:
             "discarded_tokens",
             "{token}",
             "Draft tokens that arrived and were not judged, by reason.",
-            lambda: by("reason", dict(self._discarded)),
+            lambda: by("reason", dict(self.discards)),
         )
         make.counter(
             "committed_tokens",
@@ -104,7 +106,7 @@ class VerifierMetrics:
 
     def received(self, num_tokens: int) -> None:
         """A block arrived, for a session that lives or has ended."""
-        self._num_received += num_tokens
+        self.num_received += num_tokens
 
     def judged(self, verdict: Verdict) -> None:
         """A pass decided for one session."""
@@ -118,7 +120,7 @@ class VerifierMetrics:
 
     def discarded(self, num_tokens: int, reason: str) -> None:
         """Draft tokens will not be judged; `reason` is one of `DISCARD_REASONS`."""
-        self._discarded[reason] += num_tokens
+        self.discards[reason] += num_tokens
 
 
 class DrafterMetrics:

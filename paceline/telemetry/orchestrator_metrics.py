@@ -25,6 +25,8 @@ from paceline.telemetry.instruments import (
 from paceline.types import FinishReason, Origin
 
 ROLES = ("verifier", "drafter")
+USUAL_REFUSALS = ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNAVAILABLE")
+"""Shown from the start, so that a first one is a change; others appear when they happen."""
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class OrchestratorMetrics:
         self.peers = {name: PeerMetrics() for name in (*ROLES, "client")}
         self._started = time.monotonic()
         self._requests = dict.fromkeys((reason.value for reason in FinishReason), 0)
-        self._refusals: dict[str, int] = {}
+        self._refusals = dict.fromkeys(USUAL_REFUSALS, 0)
         self._prompt_tokens = 0
         self._completions = dict.fromkeys((origin.value for origin in Origin), 0)
         self._drafted = 0

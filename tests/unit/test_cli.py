@@ -341,7 +341,7 @@ def test_up_without_the_serve_extra_says_what_to_install(monkeypatch: pytest.Mon
 
 def test_version_and_help_are_shown() -> None:
     assert invoke("--version").stdout == f"paceline {__version__}\n"
-    for command in ([], ["generate"], ["status"], ["up"]):
+    for command in ([], ["generate"], ["status"], ["top"], ["up"]):
         result = invoke(*command, "--help")
         assert result.exit_code == 0
         assert "Usage: " in result.stdout

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from orchestrator.cluster_actors import Failure, Launch, reason_of, with_listen
+from orchestrator.cluster_actors import (
+    Failure,
+    Launch,
+    reason_of,
+    with_listen,
+    with_metrics_listen,
+)
 from orchestrator.cluster_members import Member, Role
 from paceline.config import Config, parse_config
 from paceline.errors import InvalidArgumentError, ModelLoadError, StartupError
@@ -121,3 +127,23 @@ def test_rays_report_of_a_death_becomes_one_line(text: str, reason: str) -> None
     error.error_msg = text
     assert reason_of(error) == reason
     assert reason_of(ActorUnavailableError("no route", None)).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("listen", "expose", "expected"),
+    [
+        ("127.0.0.1:9464", False, "127.0.0.1:9464"),
+        ("127.0.0.1:9464", True, f"{NODE}:9464"),
+        ("0.0.0.0:9464", True, "0.0.0.0:9464"),
+    ],
+)
+def test_members_of_one_machine_may_try_many_ports_for_their_metrics(
+    listen: str, expose: bool, expected: str
+) -> None:
+    config = parse_config({"telemetry": {"metrics": {"listen": listen}}}, source="test")
+    metrics = with_metrics_listen(config, NODE, expose=expose).telemetry.metrics
+    assert (metrics.listen, metrics.port_tries) == (expected, 64)
+
+
+def test_metrics_that_are_off_stay_off() -> None:
+    assert with_metrics_listen(Config(), NODE, expose=True) == Config()

@@ -170,6 +170,14 @@ class Interleavings(RuleBasedStateMachine):
     # --- what must hold -----------------------------------------------------------------------
 
     @invariant()
+    def _every_draft_token_that_reached_the_verifier_has_one_fate(self) -> None:
+        verifier = self.pipeline.verifier_engine
+        fates = verifier.counters["draft_tokens"] + sum(verifier.metrics.discards.values())
+        for session in verifier._sessions.values():
+            fates += len(session.tail) + sum(session._discards.values())
+        assert fates == verifier.metrics.num_received
+
+    @invariant()
     def _check(self) -> None:
         pipeline = self.pipeline
         pipeline.target.pool.check_integrity()
