@@ -7,12 +7,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
-    OTLPMetricExporter as GrpcExporter,
-)
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
-    OTLPMetricExporter as HttpExporter,
-)
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter, NoOpMeter
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
@@ -97,10 +91,15 @@ def start_metrics(config: TelemetryConfig, *, service: str) -> MetricsExport:
 def _otlp_exporter(config: TelemetryConfig) -> MetricExporter:
     """What is unset is filled by the standard OTEL_* variables, which the exporters read."""
     endpoint = config.metrics.endpoint or config.traces.endpoint
+    # imported here: most processes need not spend the time
     if _speaks_http(config):
+        from opentelemetry.exporter.otlp.proto.http import metric_exporter as http  # noqa: PLC0415
+
         url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/metrics"
-        return HttpExporter(endpoint=url, timeout=EXPORT_TIMEOUT_S)
-    return GrpcExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
+        return http.OTLPMetricExporter(endpoint=url, timeout=EXPORT_TIMEOUT_S)
+    from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as grpc  # noqa: PLC0415
+
+    return grpc.OTLPMetricExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
 
 
 def _speaks_http(config: TelemetryConfig) -> bool:
