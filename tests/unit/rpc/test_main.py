@@ -10,8 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import paceline.rpc.main
+from paceline.config import Config
+from paceline.errors import StartupError
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 60
@@ -113,3 +118,26 @@ def test_configuration_comes_from_the_file_and_its_errors_name_the_key(tmp_path:
         code, errors = finish(process)
     assert code == 2
     assert errors.startswith("paceline: error: --listen: drafter.listen: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [([], ("warning", "json")), (["--log-level", "debug"], ("debug", "json"))],
+)
+def test_logs_are_as_configured_and_the_flag_wins(
+    arguments: list[str],
+    expected: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never_starts(_config: Config) -> Any:
+        raise StartupError("enough")
+
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(paceline.rpc.main, "setup_logging", lambda *given: asked.append(given))
+    path = tmp_path / "paceline.yaml"
+    path.write_text("telemetry: {logs: {level: warning, format: json}}\n")
+    assert (
+        paceline.rpc.main.run_service("drafter", never_starts, ["-c", str(path), *arguments]) == 2
+    )
+    assert asked == [expected]
