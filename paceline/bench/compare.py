@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from paceline.bench.latency import PairOptions
 from paceline.bench.machine import Machine
 from paceline.bench.measure import generate
-from paceline.bench.processes import Process, ProcessGroup, start_orchestrator
+from paceline.bench.processes import Process, ProcessGroup, all_or_none, start_orchestrator
 from paceline.bench.progress import progress
 from paceline.bench.prompts import BenchPrompt, in_repeat
 from paceline.bench.reference import ReferenceProcess
@@ -125,19 +125,23 @@ async def _start(
         "drafter": {**listen, "kind": "ngram"},
     }
     other = {**document, "drafter": {**listen, "kind": "model", "model": options.draft}}
-    verifier = await group.start_service("verifier_service", document, "verifier")
-    ngram = await group.start_service("drafter_service", document, "ngram drafter")
-    model = await group.start_service("drafter_service", other, "model drafter")
-    fronts = [
-        await start_orchestrator(
-            group,
-            document,
-            verifiers=[verifier.address],
-            drafters=[drafter.address],
-            label=f"orchestrator of the {drafter.name}",
+    verifier, ngram, model = await all_or_none(
+        group.start_service("verifier_service", document, "verifier"),
+        group.start_service("drafter_service", document, "ngram drafter"),
+        group.start_service("drafter_service", other, "model drafter"),
+    )
+    fronts = await all_or_none(
+        *(
+            start_orchestrator(
+                group,
+                document,
+                verifiers=[verifier.address],
+                drafters=[drafter.address],
+                label=f"orchestrator of the {drafter.name}",
+            )
+            for drafter in (ngram, model)
         )
-        for drafter in (ngram, model)
-    ]
+    )
     return fronts[0], fronts[1], {**document, "model drafter": other["drafter"]}
 
 

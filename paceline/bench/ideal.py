@@ -20,10 +20,10 @@ from paceline.simulation.simulator import simulate
 
 PROMPT_LENGTH = 16
 BLOCKS = (1, 2, 3, 4, 6, 8, 12)
-WINDOWS = (4, 8, 12, 16, 20, 24, 32)
+WINDOWS = (4, 8, 12, 16, 24, 32)
 """What is tried for the best setting."""
-MAX_WAITING_BLOCK = 24
-_SEARCH_TOKENS = 3000
+WAITING_BLOCKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
+_SEARCH_TOKENS = 1000
 """Of one simulated session while a setting is searched; shared out among many."""
 _PLAIN_IDS = 100
 """Prompts are made of ids below, which every synthetic vocabulary has."""
@@ -146,8 +146,8 @@ class Ideal:
 
     def best_waiting(self) -> Setting:
         """The best block length of stop and wait: a window of one block."""
-        lengths = range(1, MAX_WAITING_BLOCK + 1)
-        return max((Setting("stop-and-wait", n, n) for n in lengths), key=self.speed)
+        tried = [Setting("stop-and-wait", block, block) for block in WAITING_BLOCKS]
+        return max(tried, key=self.speed)
 
     def best(self) -> Setting:
         """The best of all, plain decoding included."""
@@ -162,7 +162,21 @@ def _expected_speed(point: Point, setting: Setting) -> float:
     scenario = scenario_of(
         ideal.config, num_tokens=num_tokens, setting=setting, num_sessions=point.concurrency
     )
-    return simulate(scenario, acceptance=point.acceptance).tokens_per_second
+    coins = _coins(point.concurrency, PROMPT_LENGTH + num_tokens)
+
+    def is_right(session: int, position: int) -> bool:
+        return coins[session][position] < point.acceptance
+
+    return simulate(scenario, acceptance=is_right).tokens_per_second
+
+
+@lru_cache(maxsize=8)
+def _coins(num_sessions: int, length: int) -> list[list[float]]:
+    """Uniform numbers by session and position: every setting meets the same luck."""
+    return [
+        [draw.random() for _ in range(length)]
+        for draw in (random.Random(session) for session in range(num_sessions))
+    ]
 
 
 def draft_law(config: Config) -> SyntheticLaw:

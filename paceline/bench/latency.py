@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.bench.machine import Machine
 from paceline.bench.measure import Sample, generate
-from paceline.bench.processes import Services, serving
+from paceline.bench.processes import Deploy, Services, serving
 from paceline.bench.progress import Advance, progress
 from paceline.bench.prompts import BenchPrompt, in_repeat
 from paceline.bench.report import Chart, Report, Row, Series, Table
@@ -64,7 +64,11 @@ class LatencyOptions:
 
 
 async def run_latency(
-    prompts: Sequence[BenchPrompt], options: LatencyOptions, *, machine: Machine
+    prompts: Sequence[BenchPrompt],
+    options: LatencyOptions,
+    *,
+    machine: Machine,
+    deploy: Deploy = serving,
 ) -> Report:
     """Measure every deployment. Raises `PacelineError`."""
     deployments = options.deployments()
@@ -75,7 +79,7 @@ async def run_latency(
         for target, draft in deployments:
             document = options.pair.document(target, draft)
             documents.append(document)
-            async with serving(document) as services:
+            async with deploy(document) as services:
                 names = {"target_quantization": target, "draft_quantization": draft}
                 rows += await _measure(services, prompts, options, names, advance)
     configuration = {

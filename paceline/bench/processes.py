@@ -10,11 +10,11 @@ import asyncio
 import sys
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import yaml
 
@@ -23,12 +23,29 @@ from paceline.config import parse_config
 from paceline.errors import StartupError
 from paceline.rpc.health import wait_serving
 
+T = TypeVar("T")
+
 LOOPBACK = "127.0.0.1:0"
 START_TIMEOUT_S = 600.0
 """A large model takes minutes to load."""
 STOP_TIMEOUT_S = 15.0
 """From SIGTERM to SIGKILL; a service gives its running calls 10 s."""
 _KEPT_LINES = 20
+
+
+async def all_or_none(*works: Coroutine[Any, Any, T]) -> list[T]:
+    """Their results, at the same time; when one fails the others are cancelled before it is told.
+
+    Otherwise one of them could still start a process when everything is being stopped.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 @dataclass
@@ -196,6 +213,10 @@ class Services:
         }
 
 
+Deploy: TypeAlias = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Services]]
+"""Runs the services of a configuration document for as long as its context lasts."""
+
+
 @asynccontextmanager
 async def serving(document: Mapping[str, Any]) -> AsyncIterator[Services]:
     """A verifier, a drafter if the document has one, and an orchestrator, on free ports."""
@@ -213,7 +234,7 @@ async def start_services(group: ProcessGroup, document: Mapping[str, Any]) -> Se
     }
     base: dict[str, Any] = {**document, **listening}
     workers = ["verifier", *(["drafter"] if "drafter" in document else [])]
-    started = await asyncio.gather(
+    started = await all_or_none(
         *(group.start_service(f"{name}_service", base, name) for name in workers)
     )
     processes = dict(zip(workers, started, strict=True))

@@ -22,7 +22,7 @@ from paceline.bench.ideal import (
     scenario_of,
 )
 from paceline.bench.measure import Sample, generate
-from paceline.bench.processes import Services, serving
+from paceline.bench.processes import Deploy, Services, serving
 from paceline.config import parse_config
 from paceline.simulation.simulator import simulate
 
@@ -82,7 +82,9 @@ def recovery(
     return next(back, None), curve
 
 
-async def recover(*, repeats: int, phase_tokens: int, seed: int) -> list[dict[str, Any]]:
+async def recover(
+    *, repeats: int, phase_tokens: int, seed: int, deploy: Deploy = serving
+) -> list[dict[str, Any]]:
     """Acceptance jumps 0.9 -> 0.2 -> 0.9 in mid-stream: one row a jump."""
     phases = phases_of(phase_tokens)
     changes = [(PROMPT_LENGTH + phase.start, phase.acceptance) for phase in phases[1:]]
@@ -92,7 +94,7 @@ async def recover(*, repeats: int, phase_tokens: int, seed: int) -> list[dict[st
     law = draft_law(parse_config(document, source="recover"))
     measured: dict[int, list[list[float]]] = {phase.start: [] for phase in phases}
     ideal: dict[int, list[list[float]]] = {phase.start: [] for phase in phases}
-    async with serving(document) as services:
+    async with deploy(document) as services:
         for repeat in range(-1, repeats):  # the first warms up
             (prompt,) = prompts_of(point, seed=seed, repeat=repeat)
             fields = {"token_ids": prompt, "max_tokens": num_tokens, "temperature": 0.0}
@@ -136,14 +138,19 @@ def _ideal_times(phase: Phase, law: Any, whole: Sequence[int]) -> list[float]:
 
 
 async def context(
-    *, lengths: Sequence[int], max_tokens: int, repeats: int, seed: int
+    *,
+    lengths: Sequence[int],
+    max_tokens: int,
+    repeats: int,
+    seed: int,
+    deploy: Deploy = serving,
 ) -> list[dict[str, Any]]:
     """Tokens a second after the first at several context lengths, and KV pages while it lasts."""
     point = Point(0.8)
     document = emulated_document(point, max_tokens=max_tokens, prompt_length=max(lengths))
     speeds: dict[int, list[float]] = {length: [] for length in lengths}
     pages: dict[int, dict[str, Any]] = {}
-    async with serving(document) as services:
+    async with deploy(document) as services:
         for repeat in range(-1, repeats):
             for length in lengths:
                 (prompt,) = prompts_of(point, seed=seed, repeat=repeat, length=length)
@@ -195,10 +202,10 @@ async def _pages(services: Services) -> tuple[int, int]:
 # --- wire -----------------------------------------------------------------------------------
 
 
-async def wire(*, max_tokens: int, seed: int) -> list[dict[str, Any]]:
+async def wire(*, max_tokens: int, seed: int, deploy: Deploy = serving) -> list[dict[str, Any]]:
     """Bytes to and from the drafter for each draft token, prompt and openings included."""
     point = Point(0.8, verify_ms=5.0, draft_ms=0.5)
-    async with serving(emulated_document(point, max_tokens=max_tokens)) as services:
+    async with deploy(emulated_document(point, max_tokens=max_tokens)) as services:
         prompts = prompts_of(point, seed=seed, repeat=0)
         fields = {"token_ids": prompts[0], "max_tokens": max_tokens, "ignore_eos": True}
         samples = await asyncio.gather(

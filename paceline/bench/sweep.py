@@ -25,7 +25,7 @@ from paceline.bench.ideal import (
     round_overheads,
 )
 from paceline.bench.measure import Sample, generate
-from paceline.bench.processes import Services, serving
+from paceline.bench.processes import Deploy, Services, serving
 from paceline.bench.summary import median_of, percentile
 from paceline.errors import PacelineError
 from paceline.simulation.closed_forms import overlapped_speedup, sequential_speedup
@@ -64,7 +64,9 @@ class _Run:
         return sum(getattr(sample.result.stats, name) for sample in self.samples)
 
 
-async def measure_point(point: Point, options: SweepOptions) -> list[dict[str, Any]]:
+async def measure_point(
+    point: Point, options: SweepOptions, *, deploy: Deploy = serving
+) -> list[dict[str, Any]]:
     """One row a setting; see `docs/benchmarks.md` for its columns. Starts and stops services."""
     ideal = Ideal(point)
     settings = settings_of(ideal, options.gammas)
@@ -72,7 +74,7 @@ async def measure_point(point: Point, options: SweepOptions) -> list[dict[str, A
     document = emulated_document(point, max_tokens=options.max_tokens)
     measured: dict[Setting, list[dict[str, float]]] = {setting: [] for setting in settings}
     overheads: dict[Setting, list[float]] = {setting: [] for setting in settings}
-    async with serving(document) as services:
+    async with deploy(document) as services:
         warm_up = prompts_of(point, seed=options.seed, repeat=-1)
         for setting in (PLAIN, ADAPTIVE):
             await _run(services, setting, warm_up, WARM_UP_TOKENS)

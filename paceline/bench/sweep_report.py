@@ -99,7 +99,6 @@ def _steps(
     points: Sequence[Point], options: SweepOptions, parts: Sequence[str]
 ) -> dict[str, _Step]:
     """What is to be done, by the key of its results."""
-    each = {"repeats": options.repeats, "seed": options.seed}
     others: dict[str, _Step] = {
         # a jump is seen by the mean of several streams
         "recover": partial(
@@ -109,7 +108,11 @@ def _steps(
             seed=options.seed,
         ),
         "context": partial(
-            scenarios.context, lengths=CONTEXT_LENGTHS, max_tokens=options.max_tokens, **each
+            scenarios.context,
+            lengths=CONTEXT_LENGTHS,
+            max_tokens=options.max_tokens,
+            repeats=options.repeats,
+            seed=options.seed,
         ),
         "wire": partial(scenarios.wire, max_tokens=options.max_tokens, seed=options.seed),
     }
