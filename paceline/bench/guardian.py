@@ -1,13 +1,15 @@
 """Ends a benchmark's processes when the benchmark itself is gone, however it went.
 
-Runs as `python -m paceline.bench.guardian` in a session of its own: process ids come on standard
-input, `+PID` to watch and `-PID` for one that has ended; at the end of input, which even SIGKILL of
-the benchmark brings about, those that are left get SIGTERM, and SIGKILL if they do not heed it.
+Runs as `python -m paceline.bench.guardian FOLDER` in a session of its own. Process ids come on
+standard input, `+PID` to watch and `-PID` for one that has ended. At the end of input, which even
+SIGKILL of the benchmark brings about, those that are left get SIGTERM, and SIGKILL if they do not
+heed it; then the folder of their configuration goes.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -51,3 +53,4 @@ if __name__ == "__main__":
     # The benchmark decides when the end is; a terminal's Ctrl-C reaches it, not its guardian.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_all(watched(sys.stdin))
+    shutil.rmtree(sys.argv[1], ignore_errors=True)

@@ -114,12 +114,10 @@ class ProcessGroup:
 
     async def __aenter__(self) -> ProcessGroup:
         await self._cleanup.__aenter__()
-        self._folder = Path(
-            self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="paceline-bench-"))
-        )
+        self._folder = Path(tempfile.mkdtemp(prefix="paceline-bench-"))
         self._guardian = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "paceline.bench.guardian"),
+            *("-m", "paceline.bench.guardian", str(self._folder)),
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )

@@ -29,7 +29,7 @@ async def work() -> Any:
         await stubborn.wait_address()
         await group.stop(ended)
         assert group._guardian is not None
-        sys.stdout.write(f"{first.pid} {stubborn.pid} {group._guardian.pid}\n")
+        sys.stdout.write(f"{first.pid} {stubborn.pid} {group._guardian.pid} {group._folder}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()
 

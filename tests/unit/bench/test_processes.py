@@ -43,13 +43,16 @@ def test_no_process_outlives_a_benchmark(number: signal.Signals, codes: set[int]
         text=True,
     )
     assert bench.stdout is not None
-    pids = [int(pid) for pid in bench.stdout.readline().split()]
+    *numbers, folder = bench.stdout.readline().split()
+    pids = [int(pid) for pid in numbers]
+    assert Path(folder).is_dir()
     assert len(pids) == 3
     assert all(psutil.pid_exists(pid) for pid in pids)
     bench.send_signal(number)
     assert bench.wait(PATIENCE_S) in codes
     bench.stdout.close()
     assert gone(pids)
+    assert not Path(folder).exists()
 
 
 def test_a_guardian_watches_those_that_have_not_ended() -> None:
