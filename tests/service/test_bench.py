@@ -125,7 +125,11 @@ async def test_a_sweep_runs_its_services_as_processes_and_goes_on_where_it_ended
     first = await sweep()
     assert {row["setting"] for row in first["results"]} >= {"plain", "adaptive", "fixed"}
     assert first["summary"]["worst measured / ideal"] > 0
-    monkeypatch.setattr(sweep_report, "measure_point", None)
+
+    async def measured_again(*_arguments: Any) -> None:
+        raise AssertionError("the point was measured already")
+
+    monkeypatch.setattr(sweep_report, "measure_point", measured_again)
     second = await sweep()
     assert second["results"] == first["results"]
 
