@@ -20,18 +20,20 @@ from typing import Any
 import drafter_service.service
 import orchestrator.service
 import verifier_service.service
+from paceline.bench.grid import Point
+from paceline.bench.ideal import (
+    BLOCKS,
+    PROMPT_LENGTH,
+    Ideal,
+    Setting,
+    draft_law,
+    emulated_document,
+    right_drafts,
+)
 from paceline.client import Client, GenerateResult
-from paceline.config import Config, SyntheticModelConfig, parse_config
-from paceline.runtime.synthetic import SyntheticLaw
-from paceline.runtime.worker_model import pass_cost, synthetic_law
-from paceline.simulation.scenario import Outcome, Scenario, SimulationResult
-from paceline.simulation.simulator import simulate
+from paceline.config import parse_config
 
-PROMPT_LENGTH = 16
 LOOPBACK = "127.0.0.1:0"
-BLOCKS = (1, 2, 3, 4, 6, 8)
-WINDOWS = (4, 8, 12, 16, 20, 24)
-"""What is tried for the best setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +57,10 @@ class Row:
         return self.measured / self.ideal
 
 
-def document(
-    options: argparse.Namespace, acceptance: float, round_trip_ms: float
-) -> dict[str, Any]:
-    """A configuration: the round trip lies between orchestrator and verifier."""
-    pair = {"kind": "synthetic", "vocab_size": 128, "seed": 1}
-    drafter = {**pair, "base_ms": options.draft_ms, "acceptance": acceptance}
-    return {
-        "verifier": {"listen": LOOPBACK, "model": {**pair, "base_ms": options.verify_ms}},
-        "drafter": {"listen": LOOPBACK, "kind": "model", "model": drafter},
-        "orchestrator": {
-            "listen": LOOPBACK,
-            "emulated_delay_ms": {"verifier": round_trip_ms / 2},
-        },
-    }
+def emulated(options: argparse.Namespace, acceptance: float, round_trip_ms: float) -> Ideal:
+    """The pair: the round trip lies between orchestrator and verifier."""
+    costs = {"verify_ms": options.verify_ms, "draft_ms": options.draft_ms}
+    return Ideal(Point(acceptance, round_trip_ms, **costs))
 
 
 @asynccontextmanager
@@ -94,71 +86,35 @@ async def timed(client: Client, **fields: Any) -> tuple[float, GenerateResult]:
     return time.perf_counter() - started, GenerateResult.of(chunks)
 
 
-def scenario(config: Config, *, num_tokens: int, block: int, window: int) -> Scenario:
-    """What the configuration would be without software."""
-    target, draft = config.verifier.model, config.drafter.model
-    assert isinstance(target, SyntheticModelConfig)
-    assert isinstance(draft, SyntheticModelConfig)
-    delay = config.orchestrator.emulated_delay_ms
-    return Scenario(
-        verify=pass_cost(target),
-        draft=pass_cost(draft),
-        num_speculative_tokens=block,
-        window=window,
-        max_tokens=num_tokens,
-        prompt_length=PROMPT_LENGTH,
-        verifier_delay_s=delay.verifier / 1e3,
-        drafter_delay_s=delay.drafter / 1e3,
-        draft_patience_s=config.verifier.draft_patience_ms / 1e3,
-    )
-
-
-def best_setting(config: Config, acceptance: float) -> tuple[int, int]:
+def best_setting(ideal: Ideal) -> Setting:
     """Block length and window of the highest ideal speed."""
-    tried = [(block, window) for block in BLOCKS for window in WINDOWS if window >= block]
-
-    def speed(setting: tuple[int, int]) -> float:
-        block, window = setting
-        ideal = scenario(config, num_tokens=3000, block=block, window=window)
-        return simulate(ideal, acceptance=acceptance).tokens_per_second
-
-    return max(tried, key=speed)
-
-
-def right_drafts(law: SyntheticLaw, states: Sequence[int]) -> Outcome:
-    """Which drafts agree with an output whose states these are."""
-    return lambda _, position: law.agrees(states[position - 1], position)
+    return max((ideal.best_window(block) for block in BLOCKS), key=ideal.speed)
 
 
 async def measure(options: argparse.Namespace, acceptance: float, round_trip_ms: float) -> Row:
     """One setting, the median of some runs with other prompts, each against its own ideal."""
-    data = document(options, acceptance, round_trip_ms)
-    config = parse_config(data, source="benchmark")
-    draft = config.drafter.model
-    assert isinstance(draft, SyntheticModelConfig)
-    block, window = best_setting(config, acceptance)
+    pair = emulated(options, acceptance, round_trip_ms)
+    setting = best_setting(pair)
     if options.block is not None:
-        block, window = options.block, options.window
-    law = synthetic_law(draft)
+        setting = Setting("fixed", options.block, options.window)
+    law = draft_law(pair.config)
+    data = emulated_document(pair.point, max_tokens=options.tokens)
+    for service in ("verifier", "drafter", "orchestrator"):
+        data[service]["listen"] = LOOPBACK
     runs: list[tuple[float, ...]] = []
     async with serving(data) as client:
         for run in range(options.runs + 1):
             prompt = [(run * 17 + position) % 100 for position in range(PROMPT_LENGTH)]
             fields: dict[str, Any] = {"token_ids": prompt, "max_tokens": options.tokens}
             plain_s, plain = await timed(client, speculation=False, **fields)
-            wall_s, result = await timed(
-                client, window=window, num_speculative_tokens=block, **fields
-            )
+            wall_s, result = await timed(client, **setting.fields(), **fields)
             assert result.token_ids == plain.token_ids, "speculation changed the output"
-            states = law.states([*prompt, *result.token_ids])
-            is_right = right_drafts(law, states)
-
-            def ideal(block: int, window: int, is_right: Outcome = is_right) -> SimulationResult:
-                played = scenario(config, num_tokens=options.tokens, block=block, window=window)
-                return simulate(played, acceptance=is_right)
-
-            best = ideal(block, window)
-            waiting_s = min(ideal(length, length).seconds for length in range(1, 25))
+            is_right = right_drafts(law, [[*prompt, *result.token_ids]])
+            best = pair.run(setting, options.tokens, is_right)
+            waiting_s = min(
+                pair.run(Setting("stop-and-wait", n, n), options.tokens, is_right).seconds
+                for n in range(1, 25)
+            )
             overhead_s = (wall_s - best.seconds) / best.verdicts
             if run:  # the first one warms up
                 runs.append((plain_s, wall_s, best.seconds, waiting_s, overhead_s))
@@ -167,8 +123,8 @@ async def measure(options: argparse.Namespace, acceptance: float, round_trip_ms:
     return Row(
         acceptance=acceptance,
         round_trip_ms=round_trip_ms,
-        num_speculative_tokens=block,
-        window=window,
+        num_speculative_tokens=setting.block,
+        window=setting.window,
         plain=options.tokens / plain_s,
         measured=options.tokens / wall_s,
         ideal=options.tokens / ideal_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.bench.prompts import FIVE_PROMPTS
 from paceline.client import GenerateFields
 
 
@@ -32,13 +33,7 @@ Teams of eight riders use pacelines to bring their leader to the finish with the
 _QUESTION = "Summarise this text. Repeat its most important sentences word by word:"
 
 PROMPTS = (
-    _completion("future of AI", "The future of artificial intelligence is"),
-    _completion("machine learning", "Machine learning is transforming the world by"),
-    _completion(
-        "language processing", "Natural language processing enables computers to understand"
-    ),
-    _completion("generative models", "Generative models like GPT-3 can create"),
-    _completion("AI ethics", "AI ethics and fairness are important considerations for"),
+    *(_completion(name, text) for name, text in FIVE_PROMPTS.items()),
     Prompt(
         "summary",
         f"{_QUESTION} (an article of {len(_ARTICLE.split())} words)\n",

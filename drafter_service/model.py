@@ -11,6 +11,7 @@ from drafter_service.drafter import Proposal, ProposeRequest
 from paceline.config import RuntimeConfig
 from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.runtime.admission import AdmissionQueue
+from paceline.runtime.emulated import device_counters
 from paceline.runtime.engine_thread import SessionKey
 from paceline.runtime.grammar import GrammarEngine, GrammarMatcher
 from paceline.runtime.page_table import PageTable
@@ -162,6 +163,7 @@ class ModelDrafter:
             kv_pages_total=pool.num_pages,
             kv_pages_used=pool.used_pages,
             waiting_sessions=len(self._waiting),
+            counters=device_counters(self._runner),
         )
 
 

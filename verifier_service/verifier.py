@@ -18,6 +18,7 @@ from paceline.config import VerifierConfig
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
 from paceline.logs import session_fields
 from paceline.runtime.admission import AdmissionQueue
+from paceline.runtime.emulated import device_counters
 from paceline.runtime.engine_thread import LinkId, SessionKey
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.runner import Chunk, Runner
@@ -299,7 +300,7 @@ class Verifier:
             kv_pages_used=pool.used_pages,
             live_sessions=len(self._sessions),
             waiting_sessions=len(self._waiting),
-            counters=dict(self.counters),
+            counters={**self.counters, **device_counters(self._runner)},
         )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from paceline import __version__
+from paceline.cli.bench import bench
 from paceline.cli.generate import generate
 from paceline.cli.status import status
 from paceline.cli.top import top
@@ -23,6 +24,7 @@ app.command()(generate)
 app.command()(status)
 app.command()(top)
 app.command()(up)
+app.add_typer(bench)
 
 
 def _show_version(value: bool) -> None:

@@ -43,6 +43,21 @@ class EmulatedRunner:
         return logits
 
 
+def device_counters(runner: Runner) -> dict[str, int]:
+    """What an emulated device has counted, times in microseconds; nothing of a real one.
+
+    `device_busy_us` is what its passes took, `device_late_us` how much of that was beyond their
+    cost.
+    """
+    if not isinstance(runner, EmulatedRunner):
+        return {}
+    return {
+        "device_passes": runner.passes,
+        "device_busy_us": round(runner.busy_s * 1e6),
+        "device_late_us": round(runner.late_s * 1e6),
+    }
+
+
 def sleep_until(due: float) -> None:
     """Return when `time.perf_counter` reaches `due`: asleep but for the last `SPIN_S`."""
     left = due - time.perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from paceline.runtime.pass_cost import PassCost
@@ -57,6 +57,8 @@ class SimulationResult:
     accepted: int = 0
     verifier_busy_s: float = 0.0
     drafter_busy_s: float = 0.0
+    heard: list[tuple[int, float, int]] = field(default_factory=list)
+    """Every verdict as the orchestrator heard of it: session, time in seconds, committed tokens."""
 
     @property
     def tokens_per_second(self) -> float:

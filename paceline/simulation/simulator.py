@@ -142,6 +142,7 @@ class _Simulation:
             result.first_token_s = self._clock.now
         result.seconds = self._clock.now
         result.tokens += verdict.end - verdict.base
+        result.heard.append((session, self._clock.now, verdict.end - verdict.base))
         result.verdicts += 1
         result.judged += verdict.num_judged
         result.accepted += verdict.num_accepted

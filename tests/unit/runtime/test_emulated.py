@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from paceline.runtime.emulated import SPIN_S, EmulatedRunner, sleep_until
+from paceline.runtime.emulated import SPIN_S, EmulatedRunner, device_counters, sleep_until
 from paceline.runtime.pass_cost import PassCost
 from paceline.runtime.runner import Chunk
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
@@ -66,3 +66,14 @@ def test_a_time_that_has_passed_is_not_waited_for() -> None:
     before = time.perf_counter()
     sleep_until(before - 1.0)
     assert time.perf_counter() - before < 0.5
+
+
+def test_only_an_emulated_device_counts_its_time() -> None:
+    inner = ScriptedRunner(hashed_script(11), vocab_size=11)
+    emulated = EmulatedRunner(inner, PassCost(0.004))
+    assert device_counters(inner) == {}
+    emulated.forward([Chunk(emulated.pool.open_table(8), [1, 2, 3], 1)])
+    counters = device_counters(emulated)
+    assert counters["device_passes"] == 1
+    assert counters["device_busy_us"] == round(emulated.busy_s * 1e6) >= 4000
+    assert counters["device_late_us"] == round(emulated.late_s * 1e6)

@@ -132,3 +132,14 @@ def test_overlapping_is_near_its_closed_form() -> None:
         scenario = replace(PAIR, num_speculative_tokens=5, window=11, max_tokens=4_000)
         form = overlapped_speedup(acceptance, 5, verify_s=VERIFY_S, draft_s=DRAFT_S)
         assert speedup(scenario, acceptance) == pytest.approx(form, rel=0.1)
+
+
+def test_every_verdict_is_recorded_when_it_is_heard_of() -> None:
+    scenario = Scenario(PassCost(0.03), PassCost(0.003), num_sessions=3, max_tokens=50)
+    result = simulate(scenario, acceptance=0.7)
+    assert len(result.heard) == result.verdicts
+    assert result.heard[-1][1] == result.seconds
+    for session in range(3):
+        assert sum(count for each, _, count in result.heard if each == session) == 50
+    times = [at for _, at, _ in result.heard]
+    assert times == sorted(times)

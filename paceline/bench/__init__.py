@@ -1,0 +1,1 @@
+"""`paceline bench`: measures the services from outside, as processes that speak gRPC."""
