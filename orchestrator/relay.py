@@ -29,6 +29,7 @@ from paceline.types import (
     OpenSession,
     PromptLogprobs,
     SessionError,
+    SessionSpans,
     SetSpeculation,
     TokenLogprobs,
     Verdict,
@@ -164,6 +165,8 @@ class Relay:
         if isinstance(reply, SessionError):
             self._on_drafter_lost(error_from_code(reply.code, reply.message))
             return
+        if isinstance(reply, SessionSpans):
+            return
         self.drafter_answered = True
         if self.session.takes(reply) and self._verifier is not None:
             if self._pacing is not None:
@@ -174,6 +177,8 @@ class Relay:
         self.session.counts.bytes_verifier += num_bytes
         if isinstance(reply, SessionError):
             self._on_verifier_lost(error_from_code(reply.code, reply.message))
+            return
+        if isinstance(reply, SessionSpans):
             return
         if isinstance(reply, PromptLogprobs):
             repeated = len(self._prompt_logprobs) + 1 - reply.base  # by a reopening, in any chunks

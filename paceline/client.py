@@ -23,7 +23,7 @@ from paceline.client_values import (
 )
 from paceline.config import GrpcConfig, SecurityConfig
 from paceline.errors import InvalidArgumentError, PacelineError
-from paceline.generation import TopLogprob, Usage, WorkerStatus
+from paceline.generation import TopLogprob, TraceSpan, Usage, WorkerStatus
 from paceline.rpc.channel import open_channel
 from paceline.rpc.codec.client import decode_response, decode_status, encode_generate
 from paceline.rpc.credentials import load_credentials
@@ -43,6 +43,7 @@ __all__ = [
     "Stats",
     "Token",
     "TopLogprob",
+    "TraceSpan",
     "Usage",
     "WorkerStatus",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from paceline.generation import SpeculationStats, TopLogprob, Usage, WorkerStatus
+from paceline.generation import SpeculationStats, TopLogprob, TraceSpan, Usage, WorkerStatus
 from paceline.sampling.params import Acceptance, DraftProbsFormat
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class GenerateFields(TypedDict, total=False):
     """0 or more: the same for the prompt's ids from the second on."""
     acceptance: Acceptance | str | None
     """`rejection`, `block` or `coupled`."""
+    return_spans: bool | None
+    """Whether the last chunk carries the request's spans, whatever tracing is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class Chunk:
 
     `finish_reason` is "stop", "length", "cancelled" or "error". `index` says which of the `n`
     answers this is. `prompt_tokens`, of origin "prompt", are the prompt's from the second on, in
-    the first chunk if their log-probabilities were asked for.
+    the first chunk if their log-probabilities were asked for. `spans` come in the very last chunk,
+    if asked for.
     """
 
     tokens: tuple[Token, ...]
@@ -108,6 +111,7 @@ class Chunk:
     stats: Stats | None = None
     index: int = 0
     prompt_tokens: tuple[Token, ...] = ()
+    spans: tuple[TraceSpan, ...] = ()
 
     @property
     def text(self) -> str:
@@ -124,6 +128,7 @@ class GenerateResult:
     usage: Usage
     stats: Stats
     prompt_tokens: tuple[Token, ...] = ()
+    spans: tuple[TraceSpan, ...] = ()
 
     @classmethod
     def all_of(cls, chunks: Sequence[Chunk]) -> list[Self]:
@@ -140,7 +145,9 @@ class GenerateResult:
         tokens = tuple(token for chunk in chunks for token in chunk.tokens)
         text = "".join(token.text for token in tokens)
         prompt_tokens = tuple(token for chunk in chunks for token in chunk.prompt_tokens)
-        return cls(text, tokens, last.finish_reason, last.usage, last.stats, prompt_tokens)
+        return cls(
+            text, tokens, last.finish_reason, last.usage, last.stats, prompt_tokens, last.spans
+        )
 
     @property
     def token_ids(self) -> list[int]:
