@@ -28,6 +28,7 @@ from paceline.rpc.server import ServerShell
 from paceline.rpc.worker_client import connect_drafter, connect_verifier
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
+from paceline.telemetry.tracing import Tracing, start_tracing
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,10 @@ logger = logging.getLogger(__name__)
 class OrchestratorService:
     """A running orchestrator."""
 
-    def __init__(self, shell: ServerShell, router: Router) -> None:
+    def __init__(self, shell: ServerShell, router: Router, tracing: Tracing) -> None:
         self._shell = shell
         self._router = router
+        self._tracing = tracing
         self._health: asyncio.Task[None] | None = None
 
     @property
@@ -69,19 +71,26 @@ class OrchestratorService:
             await asyncio.gather(self._health, return_exceptions=True)
         await self._shell.stop(grace_s)
         await self._router.close()
+        await self._tracing.stop()
 
 
 async def start(config: Config) -> OrchestratorService:
     """Connect and serve. Raises `StartupError` when the workers do not fit or do not answer."""
     section = config.orchestrator
     verifiers, drafters = _workers(config)
+    tracing = start_tracing(config.telemetry.traces, "orchestrator")
     router = Router(verifiers, drafters)
     try:
         tokenizer = await _connect(config, verifiers, drafters)
         grammar = GrammarEngine(tokenizer)
         await asyncio.to_thread(grammar.prepare)
         servicer = OrchestratorServicer(
-            router, tokenizer, grammar, section, max_message_bytes=config.grpc.max_message_bytes
+            router,
+            tokenizer,
+            grammar,
+            section,
+            max_message_bytes=config.grpc.max_message_bytes,
+            tracing=tracing,
         )
         shell = ServerShell(
             section.listen,
@@ -89,10 +98,11 @@ async def start(config: Config) -> OrchestratorService:
             credentials=load_credentials(config.security),
             limits=config.grpc,
         )
-        service = OrchestratorService(shell, router)
+        service = OrchestratorService(shell, router, tracing)
         await service.start()
     except BaseException:
         await router.close()
+        await tracing.stop()
         raise
     return service
 

@@ -14,6 +14,7 @@ from orchestrator.merge import merge
 from orchestrator.relay import Relay
 from orchestrator.reply import Reply
 from orchestrator.request import GenerationRequest, complete_request
+from orchestrator.request_trace import RequestTrace, request_trace
 from orchestrator.router import Router
 from orchestrator.worker import Worker
 from paceline.config import OrchestratorConfig
@@ -25,9 +26,11 @@ from paceline.rpc.codec.orchestrator import (
     encode_tokens,
     encode_worker_status,
 )
+from paceline.rpc.codec.spans import carrier_of, encode_span
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.sampling.params import SamplingParams
+from paceline.telemetry.tracing import Tracing
 from protos import orchestrator_pb2, orchestrator_pb2_grpc
 
 SERVICE_NAME = "paceline.v1.Orchestrator"
@@ -44,6 +47,7 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         config: OrchestratorConfig,
         *,
         max_message_bytes: int,
+        tracing: Tracing | None = None,
     ) -> None:
         self.num_sessions = 0
         self._router = router
@@ -51,6 +55,7 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         self._grammar = grammar
         self._config = config
         self._max_message_bytes = max_message_bytes
+        self._tracing = tracing or Tracing("paceline-orchestrator")
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register with a server."""
@@ -61,14 +66,29 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         request: orchestrator_pb2.GenerateRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
-        generation = await self._decode(request)
+        metadata = carrier_of(context.invocation_metadata())
+        with request_trace(self._tracing, metadata, returns_spans=request.return_spans) as trace:
+            async with aclosing(self._generate(request, trace)) as responses:
+                async for response in responses:
+                    if trace is not None and trace.ends_with(
+                        is_outcome=response.HasField("outcome")
+                    ):
+                        response.spans.extend(map(encode_span, await trace.returned()))
+                    yield response
+                    if trace is not None and response.tokens:
+                        trace.delivered(response.index, [token.text for token in response.tokens])
+
+    async def _generate(
+        self, request: orchestrator_pb2.GenerateRequest, trace: RequestTrace | None
+    ) -> AsyncGenerator[orchestrator_pb2.GenerateResponse, None]:
+        generation = await self._decode(request, trace)
         num_answers = generation.num_answers
         if self.num_sessions + num_answers > self._config.max_sessions:
             raise ResourceExhaustedError(
                 f"{self.num_sessions} sessions are live, the limit is {self._config.max_sessions}"
             )
         self.num_sessions += num_answers
-        answers = merge([self._answer(generation, index) for index in range(num_answers)])
+        answers = merge([self._answer(generation, index, trace) for index in range(num_answers)])
         try:
             async with aclosing(answers):
                 async for response in answers:
@@ -76,14 +96,16 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         finally:
             self.num_sessions -= num_answers
 
-    async def _decode(self, request: orchestrator_pb2.GenerateRequest) -> GenerationRequest:
+    async def _decode(
+        self, request: orchestrator_pb2.GenerateRequest, trace: RequestTrace | None
+    ) -> GenerationRequest:
         defaults = SamplingParams(
             seed=secrets.randbits(64), acceptance=self._config.speculation.acceptance
         )
         call = decode_generate(request, defaults=defaults)
         target = self._router.verifier().info
         assert target is not None, "a connected worker has described itself"
-        return await asyncio.to_thread(
+        generation = await asyncio.to_thread(
             complete_request,
             call,
             tokenizer=self._tokenizer,
@@ -92,25 +114,34 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
             config=self._config,
             max_message_bytes=self._max_message_bytes,
         )
+        if trace is not None:
+            trace.completed(call, generation, target.model)
+        return generation
 
     async def _answer(
-        self, generation: GenerationRequest, index: int
+        self, generation: GenerationRequest, index: int, request: RequestTrace | None
     ) -> AsyncGenerator[orchestrator_pb2.GenerateResponse, None]:
         sampling = generation.answer_sampling(index)
-        relay = Relay(self._router, generation.prompt, sampling, generation.settings)
+        trace = None if request is None else request.answer(index, sampling.max_tokens)
+        relay = Relay(self._router, generation.prompt, sampling, generation.settings, trace)
         reply = Reply(generation, self._tokenizer)
         try:
             relay.start()
             async for verdict in relay.verdicts():
                 prompt_tokens = reply.prompt_tokens(relay.take_prompt_logprobs())
                 tokens = reply.add(verdict)
+                if trace is not None:
+                    trace.taken(verdict, tokens)
                 if tokens or prompt_tokens:
                     yield encode_tokens(tokens, index=index, prompt_tokens=prompt_tokens)
                 if reply.finish_reason is not None:
                     break
                 relay.taken(reply.num_taken)
             relay.close()  # a stop string ends the work before the client hears of it
-            yield encode_outcome(reply.outcome(relay), index=index)
+            outcome = reply.outcome(relay)
+            if request is not None:
+                request.finished(index, outcome)
+            yield encode_outcome(outcome, index=index)
         finally:
             relay.close()
 

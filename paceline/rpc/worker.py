@@ -18,6 +18,7 @@ from paceline.rpc.wire import LinkWire
 from paceline.runtime.engine_thread import Engine, EngineThread
 from paceline.runtime.memory import peak_memory_bytes
 from paceline.runtime.tokenizer import Tokenizer
+from paceline.telemetry.tracing import Tracing
 from paceline.types import WorkerInfo
 from protos import common_pb2
 
@@ -87,9 +88,12 @@ class WorkerCore(Generic[E, R]):
 class WorkerService:
     """A running worker."""
 
-    def __init__(self, shell: ServerShell, thread: EngineThread[Any, Any]) -> None:
+    def __init__(
+        self, shell: ServerShell, thread: EngineThread[Any, Any], tracing: Tracing | None = None
+    ) -> None:
         self._shell = shell
         self._thread = thread
+        self._tracing = tracing
 
     @property
     def address(self) -> str:
@@ -100,6 +104,8 @@ class WorkerService:
         """Refuse new sessions, let the live ones end within `grace_s`, stop."""
         await self._shell.stop(grace_s)
         await asyncio.to_thread(self._thread.stop)
+        if self._tracing is not None:
+            await self._tracing.stop()
 
 
 async def start_worker(
@@ -109,6 +115,7 @@ async def start_worker(
     *,
     service: str,
     add_to_server: Callable[[grpc.aio.Server], object],
+    tracing: Tracing | None = None,
 ) -> WorkerService:
     """Serve `core` under the full gRPC name `service`. Raises `StartupError`."""
     shell = ServerShell(
@@ -121,4 +128,4 @@ async def start_worker(
     await shell.start()
     core.thread.start()
     await shell.set_serving(serving=True)
-    return WorkerService(shell, core.thread)
+    return WorkerService(shell, core.thread, tracing)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from paceline.generation import TraceSpan
 from paceline.types import SessionId, SessionSpans
 from protos import common_pb2
 
 AttributeValue = str | int | float | bool
+
+
+def carrier_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> dict[str, str]:
+    """The text entries of a call's metadata, in which W3C trace context travels."""
+    return {key: value for key, value in metadata or () if isinstance(value, str)}
 
 
 def encode_span(span: TraceSpan) -> common_pb2.Span:
