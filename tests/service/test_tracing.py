@@ -40,7 +40,7 @@ def checked(receiver: Receiver, number: int, result: GenerateResult) -> None:
 async def test_one_request_is_one_trace_over_three_processes_and_sigterm_loses_nothing(
     tmp_path: Path,
 ) -> None:
-    """J01, J07: right parents, token spans and splits; the batch is sent although all end at once."""
+    """J01, J07: right parents, token spans and splits; the batch is sent though all end at once."""
     async with AsyncExitStack() as cleanup:
         receiver = await cleanup.enter_async_context(otlp_grpc())
         base = traced_pair(receiver.endpoint)

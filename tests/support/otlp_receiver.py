@@ -137,7 +137,7 @@ async def otlp_http() -> AsyncIterator[Receiver]:
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802
+        def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             is_right = self.path == "/v1/traces"
             if is_right:
