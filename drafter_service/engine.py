@@ -147,16 +147,16 @@ class DrafterEngine:
         ]
 
     def _take(self, session: DraftSession, proposal: Proposal, seconds: float) -> Replies:
-        if proposal.error is not None:
-            return [self._fail(session.key, proposal.error)]
-        session.add(proposal.draws, seconds)
         if self._traces:
             self._traces.proposed(
                 session.key,
                 num_draws=len(proposal.draws),
-                is_pending=proposal.is_pending,
+                is_pending=proposal.is_pending or proposal.error is not None,
                 is_waiting=proposal.is_waiting,
             )
+        if proposal.error is not None:
+            return [self._fail(session.key, proposal.error)]
+        session.add(proposal.draws, seconds)
         found_nothing = not proposal.draws and not proposal.is_pending
         return self._take_block(
             session, found_nothing=found_nothing, is_waiting=proposal.is_waiting

@@ -85,7 +85,7 @@ durations = st.integers(0, 10**9)
     prepared=durations,
 )
 def test_every_split_is_a_partition(
-    total: int, arrived: int, draft: int, queue: int, forward: int, prepared: int
+    *, total: int, arrived: int, draft: int, queue: int, forward: int, prepared: int
 ) -> None:
     judged = verdict(1, queue_us=queue, forward_us=forward)
     split = split_ns(note(judged, START + arrived, draft), START, START + total, prepared)
