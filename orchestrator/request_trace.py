@@ -25,14 +25,22 @@ RETURN_TIMEOUT_S = 1.0
 
 @contextmanager
 def request_trace(
-    tracing: Tracing, carrier: Mapping[str, str], *, returns_spans: bool
+    tracing: Tracing,
+    carrier: Mapping[str, str],
+    live: set[RequestTrace],
+    *,
+    returns_spans: bool,
 ) -> Iterator[RequestTrace | None]:
-    """Trace a request, if it is to be; however it ends, its span does."""
+    """Trace a request, if it is to be; however it ends, its span does.
+
+    It is in `live` meanwhile: who stops may end it earlier.
+    """
     context = tracing.request(carrier, returns_spans=returns_spans)
     if context is None:
         yield None
         return
     trace = RequestTrace(tracing, context)
+    live.add(trace)
     error = ""
     try:
         yield trace
@@ -46,6 +54,7 @@ def request_trace(
         error = f"INTERNAL: {failure!r}"
         raise
     finally:
+        live.discard(trace)
         trace.end(error)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from orchestrator.compatibility import check_drafter, check_verifier
@@ -36,10 +37,17 @@ logger = logging.getLogger(__name__)
 class OrchestratorService:
     """A running orchestrator."""
 
-    def __init__(self, shell: ServerShell, router: Router, tracing: Tracing) -> None:
+    def __init__(
+        self,
+        shell: ServerShell,
+        router: Router,
+        tracing: Tracing,
+        end_traces: Callable[[], None],
+    ) -> None:
         self._shell = shell
         self._router = router
         self._tracing = tracing
+        self._end_traces = end_traces
         self._health: asyncio.Task[None] | None = None
 
     @property
@@ -71,6 +79,7 @@ class OrchestratorService:
             await asyncio.gather(self._health, return_exceptions=True)
         await self._shell.stop(grace_s)
         await self._router.close()
+        self._end_traces()
         await self._tracing.stop()
 
 
@@ -98,7 +107,7 @@ async def start(config: Config) -> OrchestratorService:
             credentials=load_credentials(config.security),
             limits=config.grpc,
         )
-        service = OrchestratorService(shell, router, tracing)
+        service = OrchestratorService(shell, router, tracing, servicer.end_traces)
         await service.start()
     except BaseException:
         await router.close()

@@ -26,7 +26,7 @@ from paceline.rpc.codec.orchestrator import (
     encode_tokens,
     encode_worker_status,
 )
-from paceline.rpc.codec.spans import carrier_of, encode_span
+from paceline.rpc.codec.spans import carrier_of, encode_spans
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.sampling.params import SamplingParams
@@ -56,6 +56,7 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         self._config = config
         self._max_message_bytes = max_message_bytes
         self._tracing = tracing or Tracing("paceline-orchestrator")
+        self._traces: set[RequestTrace] = set()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register with a server."""
@@ -67,16 +68,25 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
         metadata = carrier_of(context.invocation_metadata())
-        with request_trace(self._tracing, metadata, returns_spans=request.return_spans) as trace:
+        with request_trace(
+            self._tracing, metadata, self._traces, returns_spans=request.return_spans
+        ) as trace:
             async with aclosing(self._generate(request, trace)) as responses:
                 async for response in responses:
                     if trace is not None and trace.ends_with(
                         is_outcome=response.HasField("outcome")
                     ):
-                        response.spans.extend(map(encode_span, await trace.returned()))
+                        spans = await trace.returned()
+                        limit = self._max_message_bytes // 2
+                        response.spans.extend(encode_spans(spans, max_bytes=limit))
                     yield response
                     if trace is not None and response.tokens:
                         trace.delivered(response.index, [token.text for token in response.tokens])
+
+    def end_traces(self) -> None:
+        """End the traces of requests that a stop has cut off: what ends them may come too late."""
+        for trace in list(self._traces):
+            trace.end("CANCELLED: the server has stopped")
 
     async def _generate(
         self, request: orchestrator_pb2.GenerateRequest, trace: RequestTrace | None

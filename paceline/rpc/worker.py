@@ -125,7 +125,12 @@ async def start_worker(
         limits=config.grpc,
         draining=core.draining,
     )
-    await shell.start()
+    try:
+        await shell.start()
+    except BaseException:
+        if tracing is not None:
+            await tracing.stop()
+        raise
     core.thread.start()
     await shell.set_serving(serving=True)
     return WorkerService(shell, core.thread, tracing)

@@ -27,7 +27,6 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
-    TraceState,
     set_span_in_context,
 )
 
@@ -82,8 +81,8 @@ class SpanExports:
         context = None
         if parent is not None:
             flags = TraceFlags(TraceFlags.SAMPLED if parent.is_sampled else TraceFlags.DEFAULT)
-            state = TraceState.from_header([parent.state]) if parent.state else None
-            above = SpanContext(trace_id, parent.parent_id, True, flags, state)
+            # not its state: no sampler here reads it, and a malformed one would be logged
+            above = SpanContext(trace_id, parent.parent_id, True, flags)
             context = set_span_in_context(NonRecordingSpan(above))
         decision = self._sampler.should_sample(context, trace_id, "generate", SpanKind.SERVER)
         return bool(decision.decision.is_sampled())

@@ -101,3 +101,20 @@ async def test_a_lost_drafter_leaves_its_mark_and_the_answer_goes_on() -> None:
     assert only(spans, "generate").error == ""
     assert only(spans, "lost").attributes == {"paceline.role": "drafter"}
     assert len(by_name(spans, "token")) == 60
+
+
+async def test_an_orchestrator_that_stops_ends_the_spans_of_what_it_cuts_off() -> None:
+    """J07: without grace, in mid-stream."""
+    async with (
+        otlp_grpc() as receiver,
+        running(traced_pair(receiver.endpoint, target_ms=5.0)) as stack,
+    ):
+        stream = stack.client.generate(**SETTINGS, max_tokens=400, temperature=0)
+        await take(stream, 2)
+        await stack.orchestrator.stop(0.0)
+        with pytest.raises(PacelineError):
+            async for _ in stream:
+                pass
+    (spans,) = receiver.traces().values()
+    assert only(spans, "generate").error.startswith("CANCELLED")
+    assert len(by_name(spans, "session")) == 2

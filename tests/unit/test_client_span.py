@@ -11,8 +11,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 from support.otlp_receiver import ClientTrace
 from support.scripted_orchestrator import ScriptedOrchestrator, script, serving
+from typer.testing import CliRunner
 
 from paceline import client_span
+from paceline.cli.app import app
 from paceline.client import Client
 from paceline.errors import PacelineError
 from paceline.telemetry.trace_context import parse_context
@@ -96,3 +98,15 @@ def test_the_blocking_calls_have_it_too(exporter: InMemorySpanExporter) -> None:
     with serving(ScriptedOrchestrator()) as server, ClientTrace(8):
         Client(server.address).generate_text(prompt="x")
     assert only(exporter).context.trace_id == 8
+
+
+def test_a_command_belongs_to_the_trace_that_its_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", f"00-{9:032x}-{10:016x}-01")
+    with serving(ScriptedOrchestrator()) as server:
+        CliRunner().invoke(app, ["generate", "hi", "--address", server.address])
+        monkeypatch.delenv("TRACEPARENT")
+        CliRunner().invoke(app, ["generate", "hi", "--address", server.address])
+    assert server.metadata[0]["traceparent"] == f"00-{9:032x}-{10:016x}-01"
+    assert "traceparent" not in server.metadata[1]

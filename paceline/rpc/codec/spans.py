@@ -10,6 +10,8 @@ from protos import common_pb2
 
 AttributeValue = str | int | float | bool
 
+_OVERHEAD = 6  # tag and length of an entry
+
 
 def carrier_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> dict[str, str]:
     """The text entries of a call's metadata, in which W3C trace context travels."""
@@ -27,6 +29,17 @@ def encode_span(span: TraceSpan) -> common_pb2.Span:
         end_unix_ns=span.end_ns,
         attributes={key: _encode_value(value) for key, value in span.attributes.items()},
     )
+
+
+def encode_spans(spans: Iterable[TraceSpan], *, max_bytes: int) -> list[common_pb2.Span]:
+    """As many of the first as `max_bytes` hold."""
+    messages = []
+    for message in map(encode_span, spans):
+        max_bytes -= message.ByteSize() + _OVERHEAD
+        if max_bytes < 0:
+            break
+        messages.append(message)
+    return messages
 
 
 def decode_span(message: common_pb2.Span) -> TraceSpan:
