@@ -196,6 +196,11 @@ async def test_a_long_answer_stays_small_and_says_what_was_left_out() -> None:
     assert root.attributes["gen_ai.usage.input_tokens"] == 2000
     assert root.attributes["gen_ai.usage.output_tokens"] == 2000
     assert len(spans) < 128 + 5 * result.stats.passes + 20
+    drafts = [span.attributes for span in by_name(spans, "draft")]
+    wasted = {
+        about["paceline.draft.state"] for about in drafts if about["paceline.draft.discarded"]
+    }
+    assert wasted <= {"unsent"}, "all are right, and the fate of the last ones is known too"
     assert max(span.num_bytes for span in spans) < 8192
     assert max(len(span.attributes) for span in spans) < 40
 

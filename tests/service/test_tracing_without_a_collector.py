@@ -39,6 +39,7 @@ async def test_requests_go_on_and_little_is_logged(
 ) -> None:
     """J05: twenty requests, the answers of tracing off; a stop is bounded."""
     monkeypatch.setattr(tracing, "FLUSH_S", 0.2)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # no thread outlives the test
     async with running(traced_pair(None, level="off")) as stack:
         wanted = (await stack.generate(**SETTINGS)).token_ids
     async with AsyncExitStack() as cleanup:
@@ -58,6 +59,7 @@ async def test_a_full_queue_drops_spans_and_never_blocks(
 ) -> None:
     """J05: many more spans than a tiny queue holds, and nobody to take them."""
     monkeypatch.setattr(tracing, "FLUSH_S", 0.2)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # no thread outlives the test
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "16")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8")
     async with black_hole() as endpoint, running(traced_pair(endpoint)) as stack:
