@@ -12,10 +12,12 @@ from typing import Any, TypeAlias
 
 from drafter_service.drafter import Drafter, Proposal, ProposeRequest
 from drafter_service.session import DraftSession
+from drafter_service.traces import DrafterTraces
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
 from paceline.logs import session_fields
 from paceline.runtime.engine_thread import LinkId, SessionKey
 from paceline.telemetry.metrics import DrafterMetrics
+from paceline.telemetry.tracing import Tracing
 from paceline.types import (
     Advance,
     CloseSession,
@@ -34,20 +36,25 @@ Replies: TypeAlias = list[tuple[LinkId, DrafterReply]]
 class DrafterEngine:
     """Many sessions over one `Drafter`."""
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, tracing: Tracing | None = None) -> None:
         self.metrics = DrafterMetrics()
         self.counters = self.metrics.counters
         self._drafter = drafter
         self._sessions: dict[SessionKey, DraftSession] = {}
+        self._traces = DrafterTraces(tracing or Tracing("paceline-drafter"))
 
     # --- events -----------------------------------------------------------------------------
 
     def handle(self, link: LinkId, event: DrafterEvent, now: float) -> Replies:
         """Take one event. A wrong one ends its own session and touches no other."""
+        replies = self._handle(link, event, now)
+        return [*self._traces.take_farewells(), *replies]
+
+    def _handle(self, link: LinkId, event: DrafterEvent, now: float) -> Replies:
         key = (link, event.session_id)
         try:
             if isinstance(event, OpenSession):
-                self._open(key, event)
+                self._open(key, event, now)
             elif isinstance(event, CloseSession):
                 self._free(key)
             elif key in self._sessions:  # else a late event of a session that has ended
@@ -59,7 +66,7 @@ class DrafterEngine:
             return [self._fail(key, error)]
         return []
 
-    def _open(self, key: SessionKey, opening: OpenSession) -> None:
+    def _open(self, key: SessionKey, opening: OpenSession, now: float) -> None:
         if key in self._sessions:
             raise InvalidArgumentError("session_id", f"{opening.session_id} is already open")
         if not opening.token_ids or min(opening.window, opening.num_speculative_tokens) < 1:
@@ -67,10 +74,15 @@ class DrafterEngine:
         session = DraftSession(key, opening, context_length=self._drafter.context_length)
         self._drafter.reserve(key, opening)
         self._sessions[key] = session
+        self._traces.open(key, opening, now)
 
     def _advance(self, session: DraftSession, event: Advance) -> None:
-        length = len(session.tokens)
+        length, num_unsent = len(session.tokens), session.num_unsent
         valid = session.advance(event)
+        trace = self._traces.get(session.key)
+        if trace is not None:
+            lost = num_unsent - session.num_unsent
+            trace.advanced(valid, session.committed, num_unsent_lost=lost)
         if valid < length:
             self._drafter.rollback(session.key, valid)
             self.metrics.rolled_back(length - valid)
@@ -78,18 +90,21 @@ class DrafterEngine:
     def close_link(self, link: LinkId) -> None:
         """Free all sessions of a link."""
         for key in [key for key in self._sessions if key[0] == link]:
-            self._free(key)
+            self._free(key, UnavailableError("the link has ended"))
+        self._traces.take_farewells()  # nobody is left to hear them
 
     def fail_all(self, error: Exception) -> Replies:
         """Answer every session with an error and free it."""
-        return [self._fail(key, error) for key in list(self._sessions)]
+        replies: Replies = [self._fail(key, error) for key in list(self._sessions)]
+        return [*self._traces.take_farewells(), *replies]
 
     def _fail(self, key: SessionKey, error: Exception) -> tuple[LinkId, SessionError]:
-        self._free(key)
+        self._free(key, error)
         code = error.code if isinstance(error, PacelineError) else "INTERNAL"
         return key[0], SessionError(key[1], code, str(error) or type(error).__name__)
 
-    def _free(self, key: SessionKey) -> None:
+    def _free(self, key: SessionKey, error: Exception | None = None) -> None:
+        self._traces.close(key, error)
         self._sessions.pop(key, None)
         self._drafter.release(key)
 
@@ -109,11 +124,15 @@ class DrafterEngine:
                 asked.append(request)
             elif session.is_active:
                 replies += self._take_block(session, found_nothing=False)
-        return replies + (self._run(asked) if asked else [])
+        if asked:
+            replies += self._run(asked)
+        return [*self._traces.take_farewells(), *replies]
 
     def _run(self, asked: list[ProposeRequest]) -> Replies:
         """One drafting step; if it fails, each session alone, so that a bad one hurts no other."""
         started = time.perf_counter()
+        if self._traces:
+            self._traces.step_begins()
         try:
             proposals = self._drafter.propose(asked)
         except Exception as error:
@@ -132,6 +151,13 @@ class DrafterEngine:
         ]
 
     def _take(self, session: DraftSession, proposal: Proposal, seconds: float) -> Replies:
+        if self._traces:
+            self._traces.proposed(
+                session.key,
+                num_draws=len(proposal.draws),
+                is_pending=proposal.is_pending or proposal.error is not None,
+                is_waiting=proposal.is_waiting,
+            )
         if proposal.error is not None:
             return [self._fail(session.key, proposal.error)]
         session.add(proposal.draws, seconds)
@@ -150,6 +176,9 @@ class DrafterEngine:
         if block is None:
             return []
         self.metrics.sent(len(block.token_ids))
+        trace = self._traces.get(session.key)
+        if trace is not None:
+            trace.sent(block)
         return [(session.key[0], block)]
 
     def _about(self, key: SessionKey) -> dict[str, Any]:

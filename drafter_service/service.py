@@ -15,6 +15,7 @@ from paceline.rpc.worker import WorkerCore, WorkerService, start_worker
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.runtime.worker_model import load_worker_model
+from paceline.telemetry.tracing import start_tracing
 
 
 async def start(config: Config) -> WorkerService:
@@ -25,8 +26,9 @@ async def start(config: Config) -> WorkerService:
 
 async def serve(config: Config, drafter: Drafter, tokenizer: Tokenizer | None) -> WorkerService:
     """Serve a drafter that is loaded already."""
+    tracing = start_tracing(config.telemetry.traces, "drafter")
     core = WorkerCore(
-        DrafterEngine(drafter),
+        DrafterEngine(drafter, tracing),
         tokenizer,
         wire=DRAFTER_LINK,
         max_message_bytes=config.grpc.max_message_bytes,
@@ -37,6 +39,7 @@ async def serve(config: Config, drafter: Drafter, tokenizer: Tokenizer | None) -
         core,
         service=SERVICE_NAME,
         add_to_server=DrafterServicer(core).add_to,
+        tracing=tracing,
     )
 
 

@@ -156,6 +156,11 @@ class DraftSession:
             return DrafterState.ENDED
         return DrafterState.RUNNING if self.is_active else DrafterState.PAUSED
 
+    @property
+    def num_unsent(self) -> int:
+        """Tokens drawn for a block that has not been sent."""
+        return len(self._unsent)
+
     def check_integrity(self) -> None:
         """Assert the invariants of the class docstring."""
         assert self.committed <= self._sent <= len(self.tokens)

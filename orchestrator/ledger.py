@@ -48,7 +48,7 @@ class Ledger:
     ) -> Iterator[Account]:
         """One answer's life; however it is left, it is counted and logged once."""
         session = secrets.token_hex(8)
-        trace_id: str = getattr(request, "trace_id", "")
+        trace_id = relay.trace_id
         set_context(session=session, trace_id=trace_id)
         account = Account(
             self.metrics, request, relay, reply, session=session, trace_id=trace_id, peer=peer

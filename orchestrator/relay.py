@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from orchestrator.answer_trace import AnswerTrace
 from orchestrator.pacing import Pacing
 from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.session import Session
@@ -31,6 +32,7 @@ from paceline.types import (
     OpenSession,
     PromptLogprobs,
     SessionError,
+    SessionSpans,
     SetSpeculation,
     TokenLogprobs,
     Verdict,
@@ -81,6 +83,7 @@ class Relay:
         prompt: tuple[int, ...],
         sampling: SamplingParams,
         settings: RelaySettings,
+        trace: AnswerTrace | None = None,
     ) -> None:
         self.session = Session(prompt_length=len(prompt), tokens=list(prompt))
         self.drafter_answered = False
@@ -89,6 +92,9 @@ class Relay:
         self.first_token_s: float | None = None
         """Seconds from `start` to the first committed token."""
         self._prompt_logprobs: list[TokenLogprobs] = []
+        self._trace = trace
+        self.trace_id = "" if trace is None else trace.trace_id
+        """Of the request's trace; empty if it is not traced."""
         self._router = router
         self.seed = sampling.seed
         self._sampling = sampling
@@ -175,8 +181,13 @@ class Relay:
         if isinstance(reply, SessionError):
             self._on_drafter_lost(error_from_code(reply.code, reply.message))
             return
+        if isinstance(reply, SessionSpans):
+            return
         self.drafter_answered = True
-        if self.session.takes(reply) and self._verifier is not None:
+        is_taken = self.session.takes(reply) and self._verifier is not None
+        if self._trace is not None:
+            self._trace.drafted(reply, is_taken=is_taken)
+        if is_taken and self._verifier is not None:
             if self._pacing is not None:
                 self._pacing.drafted(reply, self._committed_at(reply), time.monotonic())
             self._send_verifier(replace(reply, session_id=self._verifier.session_id))
@@ -188,6 +199,8 @@ class Relay:
         if isinstance(reply, SessionError):
             self._on_verifier_lost(error_from_code(reply.code, reply.message))
             return
+        if isinstance(reply, SessionSpans):
+            return
         if isinstance(reply, PromptLogprobs):
             repeated = len(self._prompt_logprobs) + 1 - reply.base  # by a reopening, in any chunks
             self._prompt_logprobs += reply.logprobs[repeated:]
@@ -196,7 +209,10 @@ class Relay:
             self.first_token_s = time.monotonic() - self._started
         self.session.commit(reply)
         self._reopenings = 0
+        if self._trace is not None:
+            self._trace.judged(reply)
         if reply.finish_reason is not None:
+            self._tell_fate_of_drafts(reply)
             self._end()
         elif self._drafter is not None:
             self._advance_drafter(reply)
@@ -225,6 +241,14 @@ class Relay:
                 self._set_speculation(plan)
             self._pacing.advanced(len(self.session.tokens), now)
         self._send_drafter(advance)
+
+    def _tell_fate_of_drafts(self, verdict: Verdict) -> None:
+        """Before the end: a drafter that makes spans says in them which drafts were kept."""
+        if self._trace is not None and self._drafter is not None:
+            session_id = self._drafter.session_id
+            self._send_drafter(
+                Advance(session_id, verdict.epoch, verdict.base, verdict.token_ids, window=0)
+            )
 
     def _set_speculation(self, plan: WindowPlan | None) -> None:
         if self._verifier is not None:
@@ -267,6 +291,12 @@ class Relay:
             grammar=settings.grammar,
         )
 
+    def _traced(self, session: WorkerSession[Any, Any], opening: OpenSession) -> OpenSession:
+        """The opening of a worker's session, with the trace's context if there is a trace."""
+        if self._trace is None:
+            return opening
+        return replace(opening, trace_context=self._trace.opened(session))
+
     # --- the drafter comes and goes ---------------------------------------------------------
 
     def _attach_drafter(self) -> None:
@@ -284,7 +314,8 @@ class Relay:
         epoch = self.session.begin_epoch() if self._had_drafter else self.session.epoch
         self._had_drafter = True
         self._drafter = worker.open_session(self._on_draft, self._on_drafter_lost)
-        self._send_drafter(self._opening(self._drafter.session_id, epoch, verifier))
+        opening = self._opening(self._drafter.session_id, epoch, verifier)
+        self._send_drafter(self._traced(self._drafter, opening))
         self._start_pacing(verifier)
         if self._pacing is not None:  # the opening's window is the limit, not where to start
             self._restart_drafter(epoch)
@@ -317,6 +348,8 @@ class Relay:
     def _on_drafter_lost(self, error: PacelineError) -> None:
         """Go on without drafts. A session that the drafter refuses is not offered again."""
         logger.debug("a session goes on without drafts: %s", error, extra=self._about)
+        if self._trace is not None:
+            self._trace.lost("drafter", error)
         self._drafter = None
         if not isinstance(error, UnavailableError):
             self._settings = replace(self._settings, speculation=False)
@@ -328,7 +361,7 @@ class Relay:
     def _open_verifier(self, worker: VerifierWorker) -> None:
         self._verifier = worker.open_session(self._on_verdict, self._on_verifier_lost)
         opening = self._opening(self._verifier.session_id, self.session.epoch, worker)
-        self._send_verifier(opening)
+        self._send_verifier(self._traced(self._verifier, opening))
 
     def _on_verifier_lost(self, error: PacelineError) -> None:
         """Go on elsewhere from the committed tokens, or tell the client why not."""
@@ -337,6 +370,8 @@ class Relay:
         self._verifier = None
         if self._is_over:
             return
+        if self._trace is not None:
+            self._trace.lost("verifier", error)
         if self.session.counts.drafted and self._drafter and is_about_a_block(error):
             # A faulty drafter costs the session its drafts, not its life.
             logger.warning("a session goes on without its drafter: %s", error, extra=self._about)

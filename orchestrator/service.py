@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from orchestrator.compatibility import check_drafter, check_verifier
@@ -28,8 +29,9 @@ from paceline.rpc.server import ServerShell
 from paceline.rpc.worker_client import connect_drafter, connect_verifier
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
-from paceline.telemetry.export import MetricsExport, start_metrics
+from paceline.telemetry.metrics_export import MetricsExport, start_metrics
 from paceline.telemetry.orchestrator_metrics import OrchestratorMetrics
+from paceline.telemetry.tracing import Tracing, start_tracing
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +39,19 @@ logger = logging.getLogger(__name__)
 class OrchestratorService:
     """A running orchestrator."""
 
-    def __init__(self, shell: ServerShell, router: Router, metrics: MetricsExport) -> None:
+    def __init__(
+        self,
+        shell: ServerShell,
+        router: Router,
+        metrics: MetricsExport,
+        tracing: Tracing,
+        end_traces: Callable[[], None],
+    ) -> None:
         self._metrics = metrics
         self._shell = shell
         self._router = router
+        self._tracing = tracing
+        self._end_traces = end_traces
         self._health: asyncio.Task[None] | None = None
 
     @property
@@ -77,6 +88,8 @@ class OrchestratorService:
             await asyncio.gather(self._health, return_exceptions=True)
         await self._shell.stop(grace_s)
         await self._router.close()
+        self._end_traces()
+        await self._tracing.stop()
         await asyncio.to_thread(self._metrics.stop)
 
 
@@ -85,6 +98,7 @@ async def start(config: Config) -> OrchestratorService:
     section = config.orchestrator
     metrics = OrchestratorMetrics()
     verifiers, drafters = _workers(config, metrics)
+    tracing = start_tracing(config.telemetry.traces, "orchestrator")
     router = Router(verifiers, drafters)
     export = await asyncio.to_thread(start_metrics, config.telemetry, service=metrics.service)
     try:
@@ -98,6 +112,7 @@ async def start(config: Config) -> OrchestratorService:
             section,
             max_message_bytes=config.grpc.max_message_bytes,
             metrics=metrics,
+            tracing=tracing,
         )
         metrics.export(export.meter, servicer.state)
         shell = ServerShell(
@@ -106,10 +121,11 @@ async def start(config: Config) -> OrchestratorService:
             credentials=load_credentials(config.security),
             limits=config.grpc,
         )
-        service = OrchestratorService(shell, router, export)
+        service = OrchestratorService(shell, router, export, tracing, servicer.end_traces)
         await service.start()
     except BaseException:
         await router.close()
+        await tracing.stop()
         await asyncio.to_thread(export.stop)
         raise
     return service

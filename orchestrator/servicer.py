@@ -15,6 +15,7 @@ from orchestrator.merge import merge
 from orchestrator.relay import Relay
 from orchestrator.reply import Reply
 from orchestrator.request import GenerationRequest, complete_request
+from orchestrator.request_trace import RequestTrace, request_trace
 from orchestrator.router import Router
 from orchestrator.worker import Worker
 from paceline.config import OrchestratorConfig
@@ -27,10 +28,12 @@ from paceline.rpc.codec.orchestrator import (
     encode_tokens,
     encode_worker_status,
 )
+from paceline.rpc.codec.spans import carrier_of, encode_spans
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.sampling.params import SamplingParams
 from paceline.telemetry.orchestrator_metrics import OrchestratorMetrics, OrchestratorState
+from paceline.telemetry.tracing import Tracing
 from protos import orchestrator_pb2, orchestrator_pb2_grpc
 
 SERVICE_NAME = "paceline.v1.Orchestrator"
@@ -50,6 +53,7 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         *,
         max_message_bytes: int,
         metrics: OrchestratorMetrics,
+        tracing: Tracing | None = None,
     ) -> None:
         self.num_sessions = 0
         self._metrics = metrics
@@ -59,6 +63,8 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         self._grammar = grammar
         self._config = config
         self._max_message_bytes = max_message_bytes
+        self._tracing = tracing or Tracing("paceline-orchestrator")
+        self._traces: set[RequestTrace] = set()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register with a server."""
@@ -69,17 +75,43 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         request: orchestrator_pb2.GenerateRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[orchestrator_pb2.GenerateResponse]:
+        metadata = carrier_of(context.invocation_metadata())
+        peer = context.peer()
+        with request_trace(
+            self._tracing, metadata, self._traces, returns_spans=request.return_spans
+        ) as trace:
+            async with aclosing(self._generate(request, peer, trace)) as responses:
+                async for response in responses:
+                    if trace is not None and trace.ends_with(
+                        is_outcome=response.HasField("outcome")
+                    ):
+                        spans = await trace.returned()
+                        limit = self._max_message_bytes // 2
+                        response.spans.extend(encode_spans(spans, max_bytes=limit))
+                    yield response
+                    if trace is not None and response.tokens:
+                        trace.delivered(response.index, [token.text for token in response.tokens])
+
+    def end_traces(self) -> None:
+        """End the traces of requests that a stop has cut off: what ends them may come too late."""
+        for trace in list(self._traces):
+            trace.end("CANCELLED: the server has stopped")
+
+    async def _generate(
+        self, request: orchestrator_pb2.GenerateRequest, peer: str, trace: RequestTrace | None
+    ) -> AsyncGenerator[orchestrator_pb2.GenerateResponse, None]:
         self._metrics.peers["client"].received(request.ByteSize())
         with self._ledger.admission():
-            generation = await self._decode(request)
+            generation = await self._decode(request, trace)
             num_answers, limit = generation.num_answers, self._config.max_sessions
             if self.num_sessions + num_answers > limit:
                 raise ResourceExhaustedError(
                     f"{self.num_sessions} sessions are live, the limit is {limit}"
                 )
         self.num_sessions += num_answers
-        peer = context.peer()
-        answers = merge([self._answer(generation, index, peer) for index in range(num_answers)])
+        answers = merge(
+            [self._answer(generation, index, peer, trace) for index in range(num_answers)]
+        )
         try:
             async with aclosing(answers):
                 async for response in answers:
@@ -88,14 +120,16 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         finally:
             self.num_sessions -= num_answers
 
-    async def _decode(self, request: orchestrator_pb2.GenerateRequest) -> GenerationRequest:
+    async def _decode(
+        self, request: orchestrator_pb2.GenerateRequest, trace: RequestTrace | None
+    ) -> GenerationRequest:
         defaults = SamplingParams(
             seed=secrets.randbits(64), acceptance=self._config.speculation.acceptance
         )
         call = decode_generate(request, defaults=defaults)
         target = self._router.verifier().info
         assert target is not None, "a connected worker has described itself"
-        return await asyncio.to_thread(
+        generation = await asyncio.to_thread(
             complete_request,
             call,
             tokenizer=self._tokenizer,
@@ -104,12 +138,16 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
             config=self._config,
             max_message_bytes=self._max_message_bytes,
         )
+        if trace is not None:
+            trace.completed(call, generation, target.model)
+        return generation
 
     async def _answer(
-        self, generation: GenerationRequest, index: int, peer: str
+        self, generation: GenerationRequest, index: int, peer: str, request: RequestTrace | None
     ) -> AsyncGenerator[orchestrator_pb2.GenerateResponse, None]:
         sampling = generation.answer_sampling(index)
-        relay = Relay(self._router, generation.prompt, sampling, generation.settings)
+        trace = None if request is None else request.answer(index, sampling.max_tokens)
+        relay = Relay(self._router, generation.prompt, sampling, generation.settings, trace)
         reply = Reply(generation, self._tokenizer)
         with self._ledger.answer(generation, relay, reply, peer=peer) as account:
             try:
@@ -118,13 +156,18 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
                     prompt_tokens = reply.prompt_tokens(relay.take_prompt_logprobs())
                     tokens = reply.add(verdict)
                     account.delivers(tokens)
+                    if trace is not None:
+                        trace.taken(verdict, tokens)
                     if tokens or prompt_tokens:
                         yield encode_tokens(tokens, index=index, prompt_tokens=prompt_tokens)
                     if reply.finish_reason is not None:
                         break
                     relay.taken(reply.num_taken)
                 relay.close()  # a stop string ends the work before the client hears of it
-                yield encode_outcome(reply.outcome(relay), index=index)
+                outcome = reply.outcome(relay)
+                if request is not None:
+                    request.finished(index, outcome)
+                yield encode_outcome(outcome, index=index)
             finally:
                 relay.close()
 

@@ -14,7 +14,7 @@ from paceline.errors import DeadlineExceededError, PacelineError, UnavailableErr
 from paceline.rpc.client_link import ClientLink
 from paceline.rpc.worker_client import VocabularyTable, WorkerClient
 from paceline.telemetry.orchestrator_metrics import PeerMetrics
-from paceline.types import CloseSession, SessionError, SessionId, WorkerInfo
+from paceline.types import CloseSession, SessionError, SessionId, SessionSpans, WorkerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,13 @@ class WorkerSession(Generic[E, R]):
     def send(self, event: E) -> int:
         """Send an event of this session; returns its payload bytes. Never blocks."""
         return self.worker.send(event)
+
+    def expect_spans(self, on_spans: Callable[[SessionSpans], None]) -> Callable[[], None]:
+        """Have `on_spans` hear the session's spans, also after it was closed; returns how to stop.
+
+        The last reply says so, and comes as well when the session fails or the link breaks.
+        """
+        return self.worker.expect_spans(self.session_id, on_spans)
 
     def close(self) -> None:
         """Free the session on the worker. Idempotent."""
@@ -74,6 +81,7 @@ class Worker(Generic[E, R]):
         self._link: ClientLink[E, R] | None = None
         self._ids = itertools.count(1)
         self._handlers: dict[SessionId, _Handlers[R]] = {}
+        self._span_listeners: dict[SessionId, Callable[[SessionSpans], None]] = {}
         self._lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
@@ -195,11 +203,33 @@ class Worker(Generic[E, R]):
         if self._handlers.pop(session_id, None) is not None:
             self.send(CloseSession(session_id))
 
+    def expect_spans(
+        self, session_id: SessionId, on_spans: Callable[[SessionSpans], None]
+    ) -> Callable[[], None]:
+        """See `WorkerSession.expect_spans`."""
+        self._span_listeners[session_id] = on_spans
+
+        def stop() -> None:
+            self._span_listeners.pop(session_id, None)
+
+        return stop
+
+    def _on_spans(self, reply: SessionSpans) -> None:
+        listeners = self._span_listeners
+        take = listeners.pop if reply.is_last else listeners.get
+        listener = take(reply.session_id, None)
+        if listener is not None:
+            listener(reply)
+
     def _on_reply(self, reply: Any, num_bytes: int) -> None:
         self._metrics.received(num_bytes)
+        if isinstance(reply, SessionSpans):
+            self._on_spans(reply)
+            return
         handlers = self._handlers.get(reply.session_id)
         if isinstance(reply, SessionError):
             self._handlers.pop(reply.session_id, None)
+            self._on_spans(SessionSpans(reply.session_id, (), is_last=True))
         if handlers is None:
             return
         try:
@@ -219,6 +249,8 @@ class Worker(Generic[E, R]):
             self._metrics.lost()
             logger.warning("%s %s is lost: %s", self.role, self.address, error)
         lost, self._handlers = self._handlers, {}
+        for session_id in list(self._span_listeners):
+            self._on_spans(SessionSpans(session_id, (), is_last=True))
         for handlers in lost.values():
             handlers.on_lost(UnavailableError(f"{self.role} {self.address} is lost: {reason}"))
         self.on_change()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
+from paceline.client_span import CallSpan, Metadata
 from paceline.client_values import (
     Chunk,
     GenerateFields,
@@ -23,7 +25,7 @@ from paceline.client_values import (
 )
 from paceline.config import GrpcConfig, SecurityConfig
 from paceline.errors import InvalidArgumentError, PacelineError
-from paceline.generation import TopLogprob, Usage, WorkerStatus
+from paceline.generation import TopLogprob, TraceSpan, Usage, WorkerStatus
 from paceline.rpc.channel import open_channel
 from paceline.rpc.codec.client import decode_response, decode_status, encode_generate
 from paceline.rpc.credentials import load_credentials
@@ -43,6 +45,7 @@ __all__ = [
     "Stats",
     "Token",
     "TopLogprob",
+    "TraceSpan",
     "Usage",
     "WorkerStatus",
 ]
@@ -105,7 +108,8 @@ class Client:
         Leaving the iteration early, by `aclose`, `break` or cancellation, cancels the generation.
         Raises `TypeError` for an unknown keyword, at once.
         """
-        return self._stream(encode_generate(**fields))
+        request = encode_generate(**fields)
+        return self._stream(request, CallSpan(self._address))
 
     def generate_text(self, **fields: Unpack[GenerateFields]) -> GenerateResult:
         """Generate and wait for the whole result: the blocking form of `generate`.
@@ -142,12 +146,22 @@ class Client:
             timeout_s=self._timeout_s,
         )
         async with own:
-            return GenerateResult.all_of([chunk async for chunk in own._stream(request)])
+            span = CallSpan(self._address)
+            return GenerateResult.all_of([chunk async for chunk in own._stream(request, span)])
 
     async def _stream(
-        self, request: orchestrator_pb2.GenerateRequest
+        self, request: orchestrator_pb2.GenerateRequest, span: CallSpan
     ) -> AsyncGenerator[Chunk, None]:
-        call = self._stub().Generate(request, timeout=self._timeout_s)
+        with span:
+            async with aclosing(self._chunks(request, span.metadata())) as chunks:
+                async for chunk in chunks:
+                    span.received(chunk)
+                    yield chunk
+
+    async def _chunks(
+        self, request: orchestrator_pb2.GenerateRequest, metadata: Metadata
+    ) -> AsyncGenerator[Chunk, None]:
+        call = self._stub().Generate(request, timeout=self._timeout_s, metadata=metadata)
         finished = False
         try:
             async for message in call:

@@ -10,6 +10,7 @@ from paceline.generation import (
     SessionStatus,
     SpeculationStats,
     TopLogprob,
+    TraceSpan,
     Usage,
     WorkerStatus,
 )
@@ -72,6 +73,8 @@ class GenerateFields(TypedDict, total=False):
     """0 or more: the same for the prompt's ids from the second on."""
     acceptance: Acceptance | str | None
     """`rejection`, `block` or `coupled`."""
+    return_spans: bool | None
+    """Whether the last chunk carries the request's spans, whatever tracing is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,8 @@ class Chunk:
 
     `finish_reason` is "stop", "length", "cancelled" or "error". `index` says which of the `n`
     answers this is. `prompt_tokens`, of origin "prompt", are the prompt's from the second on, in
-    the first chunk if their log-probabilities were asked for.
+    the first chunk if their log-probabilities were asked for. `spans` come in the very last chunk,
+    if asked for.
     """
 
     tokens: tuple[Token, ...]
@@ -114,6 +118,7 @@ class Chunk:
     stats: Stats | None = None
     index: int = 0
     prompt_tokens: tuple[Token, ...] = ()
+    spans: tuple[TraceSpan, ...] = ()
 
     @property
     def text(self) -> str:
@@ -130,6 +135,7 @@ class GenerateResult:
     usage: Usage
     stats: Stats
     prompt_tokens: tuple[Token, ...] = ()
+    spans: tuple[TraceSpan, ...] = ()
 
     @classmethod
     def all_of(cls, chunks: Sequence[Chunk]) -> list[Self]:
@@ -146,7 +152,9 @@ class GenerateResult:
         tokens = tuple(token for chunk in chunks for token in chunk.tokens)
         text = "".join(token.text for token in tokens)
         prompt_tokens = tuple(token for chunk in chunks for token in chunk.prompt_tokens)
-        return cls(text, tokens, last.finish_reason, last.usage, last.stats, prompt_tokens)
+        return cls(
+            text, tokens, last.finish_reason, last.usage, last.stats, prompt_tokens, last.spans
+        )
 
     @property
     def token_ids(self) -> list[int]:

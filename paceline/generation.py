@@ -33,6 +33,7 @@ class GenerateCall:
     guided_json: str = ""
     guided_regex: str = ""
     guided_choice: Sequence[str] = ()
+    return_spans: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,24 @@ class SessionStatus:
     judged: int
     accepted: int
     window: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSpan:
+    """A span of a request's trace; the names are in `docs/tracing.md`.
+
+    Ids are hexadecimal, `parent_id` is empty for the first span of a trace. Times are Unix time in
+    nanoseconds by the clock of the machine that made the span.
+    """
+
+    name: str
+    service: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, str | int | float | bool]
 
 
 @dataclass(frozen=True, slots=True)

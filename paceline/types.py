@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from paceline.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
+    from paceline.generation import TraceSpan
     from paceline.sampling.draft_probs import DraftProbs
 
 SessionId: TypeAlias = int
@@ -164,6 +165,7 @@ class Verdict:
 
     `token_ids` are the committed tokens: `accepted_length` accepted drafts, then the next token,
     whose origin is `next_origin` (None when there is no next token). `epoch` holds after it.
+    `target_probs` are the committed tokens' under the target's law, where a trace asks for them.
     """
 
     session_id: SessionId
@@ -178,6 +180,7 @@ class Verdict:
     kv_length: int
     timings: PassTimings
     num_discarded: int
+    target_probs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,15 @@ class PromptLogprobs:
     session_id: SessionId
     base: int
     logprobs: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpans:
+    """A worker's spans of a session whose trace asked for them; the last of them ends it."""
+
+    session_id: SessionId
+    spans: tuple[TraceSpan, ...]
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +233,6 @@ class WorkerInfo:
 
 
 DrafterEvent: TypeAlias = OpenSession | Advance | CloseSession
-DrafterReply: TypeAlias = DraftBlock | SessionError
+DrafterReply: TypeAlias = DraftBlock | SessionSpans | SessionError
 VerifierEvent: TypeAlias = OpenSession | DraftBlock | Credit | SetSpeculation | CloseSession
-VerifierReply: TypeAlias = Verdict | PromptLogprobs | SessionError
+VerifierReply: TypeAlias = Verdict | PromptLogprobs | SessionSpans | SessionError

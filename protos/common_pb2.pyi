@@ -194,6 +194,53 @@ class DraftBlock(_message.Message):
     draft_us: int
     def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Union[DraftProbs, _Mapping]] = ..., known_committed: _Optional[int] = ..., state: _Optional[_Union[DrafterState, str]] = ..., kv_length: _Optional[int] = ..., draft_us: _Optional[int] = ...) -> None: ...
 
+class AttributeValue(_message.Message):
+    __slots__ = ("text", "integer", "number", "flag")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    INTEGER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FLAG_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    integer: int
+    number: float
+    flag: bool
+    def __init__(self, text: _Optional[str] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., flag: _Optional[bool] = ...) -> None: ...
+
+class Span(_message.Message):
+    __slots__ = ("name", "service", "trace_id", "span_id", "parent_span_id", "start_unix_ns", "end_unix_ns", "attributes")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: AttributeValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[AttributeValue, _Mapping]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    SPAN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARENT_SPAN_ID_FIELD_NUMBER: _ClassVar[int]
+    START_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    END_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    service: str
+    trace_id: str
+    span_id: str
+    parent_span_id: str
+    start_unix_ns: int
+    end_unix_ns: int
+    attributes: _containers.MessageMap[str, AttributeValue]
+    def __init__(self, name: _Optional[str] = ..., service: _Optional[str] = ..., trace_id: _Optional[str] = ..., span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., start_unix_ns: _Optional[int] = ..., end_unix_ns: _Optional[int] = ..., attributes: _Optional[_Mapping[str, AttributeValue]] = ...) -> None: ...
+
+class SessionSpans(_message.Message):
+    __slots__ = ("spans", "is_last")
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    spans: _containers.RepeatedCompositeFieldContainer[Span]
+    is_last: bool
+    def __init__(self, spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., is_last: _Optional[bool] = ...) -> None: ...
+
 class DescribeRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

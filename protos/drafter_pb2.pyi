@@ -46,11 +46,13 @@ class DraftResponse(_message.Message):
     def __init__(self, replies: _Optional[_Iterable[_Union[DrafterReply, _Mapping]]] = ...) -> None: ...
 
 class DrafterReply(_message.Message):
-    __slots__ = ("session_id", "block", "error")
+    __slots__ = ("session_id", "block", "error", "spans")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     block: _common_pb2.DraftBlock
     error: _common_pb2.SessionError
-    def __init__(self, session_id: _Optional[int] = ..., block: _Optional[_Union[_common_pb2.DraftBlock, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.SessionError, _Mapping]] = ...) -> None: ...
+    spans: _common_pb2.SessionSpans
+    def __init__(self, session_id: _Optional[int] = ..., block: _Optional[_Union[_common_pb2.DraftBlock, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.SessionError, _Mapping]] = ..., spans: _Optional[_Union[_common_pb2.SessionSpans, _Mapping]] = ...) -> None: ...

@@ -20,7 +20,7 @@ DRAFT_PROBS_FORMAT_DENSE: DraftProbsFormat
 DRAFT_PROBS_FORMAT_NONE: DraftProbsFormat
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "messages", "token_ids", "sampling", "speculation", "window", "num_speculative_tokens", "stop", "include_stop_in_output", "bad_words", "draft_probs", "n", "guided_json", "guided_regex", "guided_choice")
+    __slots__ = ("prompt", "messages", "token_ids", "sampling", "speculation", "window", "num_speculative_tokens", "stop", "include_stop_in_output", "bad_words", "draft_probs", "n", "guided_json", "guided_regex", "guided_choice", "return_spans")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class GenerateRequest(_message.Message):
     GUIDED_JSON_FIELD_NUMBER: _ClassVar[int]
     GUIDED_REGEX_FIELD_NUMBER: _ClassVar[int]
     GUIDED_CHOICE_FIELD_NUMBER: _ClassVar[int]
+    RETURN_SPANS_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -51,7 +52,8 @@ class GenerateRequest(_message.Message):
     guided_json: str
     guided_regex: str
     guided_choice: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, prompt: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., speculation: _Optional[bool] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., include_stop_in_output: _Optional[bool] = ..., bad_words: _Optional[_Iterable[str]] = ..., draft_probs: _Optional[_Union[DraftProbsFormat, str]] = ..., n: _Optional[int] = ..., guided_json: _Optional[str] = ..., guided_regex: _Optional[str] = ..., guided_choice: _Optional[_Iterable[str]] = ...) -> None: ...
+    return_spans: bool
+    def __init__(self, prompt: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., speculation: _Optional[bool] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., include_stop_in_output: _Optional[bool] = ..., bad_words: _Optional[_Iterable[str]] = ..., draft_probs: _Optional[_Union[DraftProbsFormat, str]] = ..., n: _Optional[int] = ..., guided_json: _Optional[str] = ..., guided_regex: _Optional[str] = ..., guided_choice: _Optional[_Iterable[str]] = ..., return_spans: _Optional[bool] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content")
@@ -62,16 +64,18 @@ class ChatMessage(_message.Message):
     def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("tokens", "outcome", "index", "prompt_tokens")
+    __slots__ = ("tokens", "outcome", "index", "prompt_tokens", "spans")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     outcome: Outcome
     index: int
     prompt_tokens: _containers.RepeatedCompositeFieldContainer[Token]
-    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., index: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
+    spans: _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., index: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., spans: _Optional[_Iterable[_Union[_common_pb2.Span, _Mapping]]] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("id", "text", "origin", "logprob", "top_logprobs")

@@ -50,16 +50,18 @@ class VerifyResponse(_message.Message):
     def __init__(self, replies: _Optional[_Iterable[_Union[VerifierReply, _Mapping]]] = ...) -> None: ...
 
 class VerifierReply(_message.Message):
-    __slots__ = ("session_id", "verdict", "error", "prompt_logprobs")
+    __slots__ = ("session_id", "verdict", "error", "prompt_logprobs", "spans")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     verdict: Verdict
     error: _common_pb2.SessionError
     prompt_logprobs: PromptLogprobs
-    def __init__(self, session_id: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.SessionError, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ...) -> None: ...
+    spans: _common_pb2.SessionSpans
+    def __init__(self, session_id: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.SessionError, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., spans: _Optional[_Union[_common_pb2.SessionSpans, _Mapping]] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("base", "logprobs")
@@ -80,7 +82,7 @@ class TokenLogprobs(_message.Message):
     def __init__(self, logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("epoch", "base", "token_ids", "accepted_length", "next_origin", "num_judged", "finish_reason", "logprobs", "kv_length", "timings", "num_discarded")
+    __slots__ = ("epoch", "base", "token_ids", "accepted_length", "next_origin", "num_judged", "finish_reason", "logprobs", "kv_length", "timings", "num_discarded", "target_probs")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +94,7 @@ class Verdict(_message.Message):
     KV_LENGTH_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     NUM_DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    TARGET_PROBS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     base: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -103,7 +106,8 @@ class Verdict(_message.Message):
     kv_length: int
     timings: PassTimings
     num_discarded: int
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted_length: _Optional[int] = ..., next_origin: _Optional[_Union[_common_pb2.Origin, str]] = ..., num_judged: _Optional[int] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_length: _Optional[int] = ..., timings: _Optional[_Union[PassTimings, _Mapping]] = ..., num_discarded: _Optional[int] = ...) -> None: ...
+    target_probs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted_length: _Optional[int] = ..., next_origin: _Optional[_Union[_common_pb2.Origin, str]] = ..., num_judged: _Optional[int] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_length: _Optional[int] = ..., timings: _Optional[_Union[PassTimings, _Mapping]] = ..., num_discarded: _Optional[int] = ..., target_probs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PassTimings(_message.Message):
     __slots__ = ("queue_us", "forward_us", "judge_us", "rows", "sessions")

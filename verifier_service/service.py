@@ -10,6 +10,7 @@ from paceline.rpc.worker import WorkerCore, WorkerService, start_worker
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.runtime.worker_model import load_worker_model
+from paceline.telemetry.tracing import Tracing, start_tracing
 from verifier_service.servicer import SERVICE_NAME, VerifierServicer
 from verifier_service.verifier import Verifier
 
@@ -20,12 +21,15 @@ async def start(config: Config) -> WorkerService:
     loaded = await asyncio.to_thread(load_worker_model, "verifier", section.model, section.runtime)
     grammar = GrammarEngine(loaded.tokenizer)
     await asyncio.to_thread(grammar.prepare)
-    verifier = Verifier(loaded.runner, section, loaded.info, grammar)
-    return await serve(config, verifier, loaded.tokenizer)
+    tracing = start_tracing(config.telemetry.traces, "verifier")
+    verifier = Verifier(loaded.runner, section, loaded.info, grammar, tracing)
+    return await serve(config, verifier, loaded.tokenizer, tracing)
 
 
-async def serve(config: Config, verifier: Verifier, tokenizer: Tokenizer) -> WorkerService:
-    """Serve a verifier whose model is loaded already."""
+async def serve(
+    config: Config, verifier: Verifier, tokenizer: Tokenizer, tracing: Tracing | None = None
+) -> WorkerService:
+    """Serve a verifier whose model is loaded already; `tracing`, if given, ends with it."""
     core = WorkerCore(
         verifier,
         tokenizer,
@@ -38,4 +42,5 @@ async def serve(config: Config, verifier: Verifier, tokenizer: Tokenizer) -> Wor
         core,
         service=SERVICE_NAME,
         add_to_server=VerifierServicer(core).add_to,
+        tracing=tracing,
     )

@@ -360,6 +360,7 @@ class VerifierSession:
             kv_length=self.table.length,
             timings=timings,
             num_discarded=discarded,
+            target_probs=judgement.target_probs[: len(committed)],
         )
 
     def _cut(self, decided: list[int]) -> tuple[list[int], FinishReason | None]:

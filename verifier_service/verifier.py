@@ -24,8 +24,9 @@ from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.sampling.acceptance import Judgement
-from paceline.sampling.judge import judge_pass
+from paceline.sampling.judge import Trial, judge_pass
 from paceline.telemetry.metrics import VerifierMetrics
+from paceline.telemetry.tracing import Tracing
 from paceline.types import (
     CloseSession,
     Credit,
@@ -40,6 +41,7 @@ from paceline.types import (
 )
 from verifier_service.guidance import Guidance
 from verifier_service.session import PassPlan, VerifierSession
+from verifier_service.traces import VerifierTraces
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class Verifier:
         config: VerifierConfig,
         info: WorkerInfo,
         grammar: GrammarEngine | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.metrics = VerifierMetrics()
         self.counters = self.metrics.counters
@@ -95,11 +98,16 @@ class Verifier:
             max_waiting_sessions=config.runtime.max_waiting_sessions,
         )
         self._turn = itertools.count(1)
+        self._traces = VerifierTraces(tracing or Tracing("paceline-verifier"))
 
     # --- events -----------------------------------------------------------------------------
 
     def handle(self, link: LinkId, event: VerifierEvent, now: float) -> Replies:
         """Take one event. A wrong one ends its own session and touches no other."""
+        replies = self._handle(link, event, now)
+        return [*self._traces.take_farewells(), *replies]
+
+    def _handle(self, link: LinkId, event: VerifierEvent, now: float) -> Replies:
         key = (link, event.session_id)
         try:
             if isinstance(event, OpenSession):
@@ -145,6 +153,7 @@ class Verifier:
             max_drafts=config.max_drafts_per_pass,
             guidance=guidance,
         )
+        self._traces.open(key, opening, now)
         self._admit()
 
     def _guidance(self, opening: OpenSession) -> Guidance | None:
@@ -166,18 +175,21 @@ class Verifier:
     def close_link(self, link: LinkId) -> None:
         """Free all sessions of a link."""
         for key in [key for key in self._sessions if key[0] == link]:
-            self._free(key)
+            self._free(key, UnavailableError("the link has ended"))
+        self._traces.take_farewells()  # nobody is left to hear them
 
     def fail_all(self, error: Exception) -> Replies:
         """Answer every session with an error and free it."""
-        return [self._fail(key, error) for key in list(self._sessions)]
+        replies: Replies = [self._fail(key, error) for key in list(self._sessions)]
+        return [*self._traces.take_farewells(), *replies]
 
     def _fail(self, key: SessionKey, error: Exception) -> tuple[LinkId, SessionError]:
-        self._free(key)
+        self._free(key, error)
         code = error.code if isinstance(error, PacelineError) else "INTERNAL"
         return key[0], SessionError(key[1], code, str(error) or type(error).__name__)
 
-    def _free(self, key: SessionKey) -> None:
+    def _free(self, key: SessionKey, error: Exception | None = None) -> None:
+        self._traces.close(key, error)
         session = self._sessions.pop(key, None)
         self._waiting.leave(key)
         if session is not None:
@@ -203,7 +215,9 @@ class Verifier:
         """Schedule, run, judge, commit."""
         replies: Replies = [self._fail(key, refusal) for key, refusal in self._waiting.expire(now)]
         entries = self._schedule(now)
-        return replies + self._run(entries, now) if entries else replies
+        if entries:
+            replies += self._run(entries, now)
+        return [*self._traces.take_farewells(), *replies]
 
     def _schedule(self, now: float) -> list[_Entry]:
         """Decoding sessions first, least recently served first; prompts share what is left."""
@@ -248,12 +262,14 @@ class Verifier:
 
     def _pass(self, entries: list[_Entry], now: float) -> Replies:
         started = time.perf_counter()
+        if self._traces:
+            self._traces.pass_begins(entry.key for entry in entries)
         bases = [entry.session.num_cached + 1 for entry in entries]
         logits = self._runner.forward([_chunk(entry) for entry in entries])
         forwarded = time.perf_counter()
         logits, read = _split_prompt_rows(logits, entries, bases)
         complete = [entry for entry in entries if entry.is_complete]
-        judgements = judge_pass(logits, [entry.session.trial(entry.plan) for entry in complete])
+        judgements = judge_pass(logits, [self._trial(entry) for entry in complete])
         judged = time.perf_counter()
         timings = PassTimings(
             queue_us=0,
@@ -263,10 +279,17 @@ class Verifier:
             sessions=len(entries),
         )
         self.metrics.passed(seconds=judged - started, rows=timings.rows, sessions=timings.sessions)
-        return read + [
+        replies = read + [
             self._commit(entry, judgement, replace(timings, queue_us=entry.session.waited_us(now)))
             for entry, judgement in zip(complete, judgements, strict=True)
         ]
+        self._traces.pass_ends(timings)
+        return replies
+
+    def _trial(self, entry: _Entry) -> Trial:
+        trial = entry.session.trial(entry.plan)
+        asked = bool(self._traces) and self._traces.asks_for_probs(entry.key)
+        return replace(trial, wants_probs=True) if asked else trial
 
     def _commit(
         self, entry: _Entry, judgement: Judgement | PacelineError, timings: PassTimings
@@ -276,6 +299,8 @@ class Verifier:
         verdict = entry.session.commit(entry.plan, judgement, timings)
         self.metrics.judged(verdict)
         self._count_discarded(entry.session)
+        if self._traces:
+            self._traces.judged(entry.key, verdict)
         if verdict.finish_reason is not None:
             self._free(entry.key)
         return entry.key[0], verdict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from paceline.cli.caller_context import caller_context
 from paceline.errors import PacelineError
 
 T = TypeVar("T")
@@ -32,6 +34,9 @@ def exits() -> Iterator[None]:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; on Ctrl-C it is cancelled first, so that its calls are too."""
-    with exits():
+    """Run a command's coroutine; on Ctrl-C it is cancelled first, so that its calls are too.
+
+    Its calls belong to the trace that the environment names (`TRACEPARENT`), if any.
+    """
+    with exits(), caller_context(os.environ):
         return asyncio.run(work)

@@ -14,14 +14,16 @@ class TracesConfig(Section):
 
     level: Literal["off", "request", "block", "token"] = "off"
     """How fine: a request's outline, every draft block and pass, every committed token."""
-    endpoint: str | None = None
+    endpoint: str | None = Field(default=None, pattern=r"^https?://[^/]")
     """Where the collector listens, e.g. `http://jaeger:4317`; unset takes OTEL_EXPORTER_OTLP_*."""
     protocol: Literal["grpc", "http"] | None = None
     """OTLP over gRPC (port 4317) or over HTTP (port 4318); unset takes OTEL_*, else gRPC."""
-    sampling_ratio: float = Field(default=1.0, ge=0, le=1)
-    """Share of the requests traced where the client has not decided."""
+    sampling_ratio: float | None = Field(default=None, ge=0, le=1)
+    """Share of the requests traced where the client has not decided; unset takes
+    OTEL_TRACES_SAMPLER, else all."""
     max_token_spans: int = Field(default=512, ge=0, le=100_000)
-    """Token spans of a request; beyond it they are thinned, and the request's span says so."""
+    """Token spans of an answer; beyond it several tokens share one, and the request's span says how
+    many have none of their own."""
     record_text: bool = False
     """Whether spans carry prompt and answer."""
 

@@ -20,8 +20,9 @@ from paceline.rpc.wire import LinkWire
 from paceline.runtime.engine_thread import Engine, EngineThread
 from paceline.runtime.memory import peak_memory_bytes
 from paceline.runtime.tokenizer import Tokenizer
-from paceline.telemetry.export import MetricsExport, start_metrics
 from paceline.telemetry.metrics import export_worker
+from paceline.telemetry.metrics_export import MetricsExport, start_metrics
+from paceline.telemetry.tracing import Tracing
 from paceline.types import WorkerInfo
 from protos import common_pb2
 
@@ -129,11 +130,16 @@ class WorkerService:
     """A running worker."""
 
     def __init__(
-        self, shell: ServerShell, thread: EngineThread[Any, Any], metrics: MetricsExport
+        self,
+        shell: ServerShell,
+        thread: EngineThread[Any, Any],
+        metrics: MetricsExport,
+        tracing: Tracing | None = None,
     ) -> None:
         self._shell = shell
         self._thread = thread
         self._metrics = metrics
+        self._tracing = tracing
 
     @property
     def address(self) -> str:
@@ -149,6 +155,8 @@ class WorkerService:
         """Refuse new sessions, let the live ones end within `grace_s`, stop."""
         await self._shell.stop(grace_s)
         await asyncio.to_thread(self._thread.stop)
+        if self._tracing is not None:
+            await self._tracing.stop()
         await asyncio.to_thread(self._metrics.stop)
 
 
@@ -159,6 +167,7 @@ async def start_worker(
     *,
     service: str,
     add_to_server: Callable[[grpc.aio.Server], object],
+    tracing: Tracing | None = None,
 ) -> WorkerService:
     """Serve `core` under the full gRPC name `service`. Raises `StartupError`."""
     shell = ServerShell(
@@ -168,13 +177,16 @@ async def start_worker(
         limits=config.grpc,
         draining=core.draining,
     )
-    metrics = await asyncio.to_thread(start_metrics, config.telemetry, service=core.kind)
+    metrics = MetricsExport()
     try:
+        metrics = await asyncio.to_thread(start_metrics, config.telemetry, service=core.kind)
         core.export(metrics.meter)
         await shell.start()
     except BaseException:
+        if tracing is not None:
+            await tracing.stop()
         await asyncio.to_thread(metrics.stop)
         raise
     core.thread.start()
     await shell.set_serving(serving=True)
-    return WorkerService(shell, core.thread, metrics)
+    return WorkerService(shell, core.thread, metrics, tracing)

@@ -92,7 +92,7 @@ class EngineThread(Generic[E, R]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the current step and end the thread. Idempotent."""
+        """Finish the current step, free all sessions and end the thread. Idempotent."""
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -109,6 +109,8 @@ class EngineThread(Generic[E, R]):
     def _run(self) -> None:
         while self._turn():
             pass
+        for link in list(self._links):  # its own end may come too late to be heard
+            self._detach(link)
 
     def _turn(self) -> bool:
         """Drain, step, deliver; False when it is time to stop.

@@ -38,12 +38,14 @@ class Judgement(NamedTuple):
 
     `next_token` is the recovered token after a rejection, the bonus token if all drafts were
     accepted and a bonus row was given, else None. `logprobs` has one entry for each committed
-    token (accepted drafts, then the next token) if they were asked for.
+    token (accepted drafts, then the next token) if they were asked for, and so has `target_probs`:
+    what the target's law, the one that decided, gives it.
     """
 
     accepted_length: int
     next_token: int | None
     logprobs: tuple[Logprobs, ...] = ()
+    target_probs: tuple[float, ...] = ()
 
 
 def judge_exact(

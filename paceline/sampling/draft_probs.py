@@ -78,6 +78,11 @@ class DraftProbs:
             return self.probs.gather(1, column).squeeze(1).double()
         return torch.where(self.ids == column, self.probs, 0.0).sum(1).double()
 
+    def own_probs(self, token_ids: Sequence[int]) -> list[float]:
+        """Each row's probability of its own token."""
+        probs: list[float] = self.prob_of(torch.tensor(list(token_ids))).tolist()
+        return probs
+
     def at_ids(self, dense: Tensor) -> Tensor:
         """Entries of a `[num_tokens, vocab]` tensor at each row's ids: `[num_tokens, width]`."""
         return dense if self.ids is None else dense.gather(1, self.ids)

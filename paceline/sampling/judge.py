@@ -39,6 +39,7 @@ class Trial:
     given `token_ids + draft_tokens[:i]`. So `num_rows` is `len(draft_tokens)`, or one more with a
     row for the token after the drafts (bonus); an autoregressive step has no drafts and one row.
     `draft_probs` None: each draft is a point mass. `masks` has one a row, or is empty: no masks.
+    `wants_probs`: a sampled judgement tells the target's probabilities of what it commits.
     """
 
     params: SamplingParams
@@ -50,6 +51,7 @@ class Trial:
     epoch: int
     num_rows: int
     masks: tuple[Tensor | None, ...] = ()
+    wants_probs: bool = False
 
     @property
     def contexts(self) -> list[RowContext]:
@@ -96,7 +98,7 @@ def judge_pass(
         following = []
         for part, outcome in zip(parts, _judge_parts(logits, parts), strict=True):
             if part.rest is not None and part.is_passed(outcome):
-                following.append(part.rest.first_rows())
+                following.append(part.following(outcome).first_rows())
             else:
                 outcomes[part.index] = part.joined(outcome)
         parts = following
@@ -119,6 +121,7 @@ class _Part:
     start: int  # of its rows in the pass's logits
     num_before: int = 0
     rest: _Part | None = None
+    probs_before: tuple[float, ...] = ()
 
     def first_rows(self) -> _Part:
         """The part's own first rows, with the others as its rest."""
@@ -154,11 +157,20 @@ class _Part:
             outcome.accepted_length == len(self.trial.draft_tokens)
         )
 
+    def following(self, outcome: Judgement | PacelineError) -> _Part:
+        """The rest, once all drafts of this part were accepted."""
+        assert self.rest is not None
+        assert isinstance(outcome, Judgement)
+        return replace(self.rest, probs_before=self.probs_before + outcome.target_probs)
+
     def joined(self, outcome: Judgement | PacelineError) -> Judgement | PacelineError:
         """The outcome of the whole trial, if this part decided it."""
         if isinstance(outcome, PacelineError):
             return outcome
-        return outcome._replace(accepted_length=self.num_before + outcome.accepted_length)
+        return outcome._replace(
+            accepted_length=self.num_before + outcome.accepted_length,
+            target_probs=self.probs_before + outcome.target_probs,
+        )
 
 
 def _rows_of(probs: DraftProbs | None, start: int, stop: int) -> DraftProbs | None:
@@ -235,10 +247,27 @@ def _judge_sampled(logits: Tensor, trials: Sequence[Trial]) -> list[Judgement]:
         ]
         next_uniforms = [uniform(seed, position, Purpose.NEXT) for position in trial.positions]
         rule = judge_block if acceptance is Acceptance.BLOCK else judge_rejection
-        judgements.append(
-            rule(rows, trial.draft_tokens, trial.draft_probs, accept_uniforms, next_uniforms)
+        judgement = rule(
+            rows, trial.draft_tokens, trial.draft_probs, accept_uniforms, next_uniforms
         )
+        judgements.append(_with_target_probs(judgement, trial, rows))
     return judgements
+
+
+def _committed(judgement: Judgement, trial: Trial) -> list[int]:
+    committed = list(trial.draft_tokens[: judgement.accepted_length])
+    if judgement.next_token is not None:
+        committed.append(judgement.next_token)
+    return committed
+
+
+def _with_target_probs(judgement: Judgement, trial: Trial, rows: Tensor) -> Judgement:
+    committed = _committed(judgement, trial)
+    if not trial.wants_probs or not committed:
+        return judgement
+    chosen = torch.tensor(committed, device=rows.device).unsqueeze(1)
+    probs: list[float] = rows[: len(committed)].gather(1, chosen).squeeze(1).tolist()
+    return judgement._replace(target_probs=tuple(probs))
 
 
 def _with_logprobs(
@@ -246,9 +275,7 @@ def _with_logprobs(
 ) -> Judgement | PacelineError:
     if isinstance(outcome, PacelineError) or trial.params.logprobs is None:
         return outcome
-    committed = list(trial.draft_tokens[: outcome.accepted_length])
-    if outcome.next_token is not None:
-        committed.append(outcome.next_token)
+    committed = _committed(outcome, trial)
     top_k = trial.params.logprobs
     return outcome._replace(logprobs=token_logprobs(rows[: len(committed)], committed, top_k))
 

@@ -10,7 +10,7 @@ from support.fake_services import FakeService, _serve
 
 from orchestrator.cluster_members import Role
 from paceline.config import Config
-from paceline.telemetry.export import MetricsExport, start_metrics
+from paceline.telemetry.metrics_export import MetricsExport, start_metrics
 
 OBSERVED = {role: f"support.fake_observed:start_{role.value}" for role in Role}
 

@@ -31,6 +31,7 @@ from paceline.rpc.credentials import load_credentials
 from paceline.rpc.worker import WorkerService
 from paceline.runtime.scripted import ScriptedRunner
 from paceline.runtime.tokenizer import Tokenizer
+from paceline.telemetry.tracing import start_tracing
 from paceline.types import WorkerInfo
 from verifier_service.verifier import Verifier
 
@@ -188,8 +189,9 @@ async def scripted(
         verifiers: list[WorkerService] = []
         for runner in targets:
             info = scripted_info("verifier", runner, names, eos_token_ids)
-            engine = Verifier(runner, config.verifier, info)
-            serving = verifier_service.service.serve(config, engine, names)
+            tracing = start_tracing(config.telemetry.traces, "verifier")
+            engine = Verifier(runner, config.verifier, info, tracing=tracing)
+            serving = verifier_service.service.serve(config, engine, names, tracing)
             verifiers.append(await _started(cleanup, serving))
         drafters: list[WorkerService] = []
         if draft is not None:

@@ -19,6 +19,7 @@ from paceline.rpc.codec.enums import (
     encode_draft_probs_format,
 )
 from paceline.rpc.codec.sampling import SCALARS, extend_field, set_field
+from paceline.rpc.codec.spans import decode_span
 from paceline.sampling.params import Acceptance, DraftProbsFormat
 from protos import common_pb2, orchestrator_pb2
 
@@ -33,6 +34,7 @@ _REQUEST_SCALARS = (
     "num_speculative_tokens",
     "n",
     "include_stop_in_output",
+    "return_spans",
 )
 
 
@@ -83,7 +85,8 @@ def decode_response(message: orchestrator_pb2.GenerateResponse) -> Chunk:
         raise PacelineError("the server's outcome has no finish reason")
     usage = Usage(outcome.usage.prompt_tokens, outcome.usage.completion_tokens)
     stats = Stats(**{field.name: getattr(outcome.stats, field.name) for field in fields(Stats)})
-    return Chunk(tokens, reason.value, usage, stats, message.index, prompt_tokens)
+    spans = tuple(decode_span(span) for span in message.spans)
+    return Chunk(tokens, reason.value, usage, stats, message.index, prompt_tokens, spans)
 
 
 def decode_status(message: orchestrator_pb2.StatusResponse) -> ServiceStatus:

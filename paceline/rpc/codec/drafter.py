@@ -10,6 +10,7 @@ from paceline.rpc.codec.sessions import (
     encode_open,
     encode_session_error,
 )
+from paceline.rpc.codec.spans import decode_session_spans, encode_session_spans
 from paceline.rpc.wire import Direction, LinkWire
 from paceline.types import (
     Advance,
@@ -18,6 +19,7 @@ from paceline.types import (
     DrafterEvent,
     DrafterReply,
     OpenSession,
+    SessionSpans,
 )
 from protos import common_pb2, drafter_pb2
 
@@ -68,6 +70,10 @@ def decode_drafter_event(message: drafter_pb2.DrafterEvent) -> DrafterEvent:
 def encode_drafter_reply(reply: DrafterReply) -> drafter_pb2.DrafterReply:
     if isinstance(reply, DraftBlock):
         return drafter_pb2.DrafterReply(session_id=reply.session_id, block=encode_block(reply))
+    if isinstance(reply, SessionSpans):
+        return drafter_pb2.DrafterReply(
+            session_id=reply.session_id, spans=encode_session_spans(reply)
+        )
     return drafter_pb2.DrafterReply(session_id=reply.session_id, error=encode_session_error(reply))
 
 
@@ -76,6 +82,8 @@ def decode_drafter_reply(message: drafter_pb2.DrafterReply) -> DrafterReply:
     match message.WhichOneof("reply"):
         case "block":
             return decode_block(message.session_id, message.block)
+        case "spans":
+            return decode_session_spans(message.session_id, message.spans)
         case "error":
             return decode_session_error(message.session_id, message.error)
         case _:

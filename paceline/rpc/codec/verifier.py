@@ -16,6 +16,7 @@ from paceline.rpc.codec.sessions import (
     encode_open,
     encode_session_error,
 )
+from paceline.rpc.codec.spans import decode_session_spans, encode_session_spans
 from paceline.rpc.wire import Direction, LinkWire
 from paceline.types import (
     CloseSession,
@@ -25,6 +26,7 @@ from paceline.types import (
     PassTimings,
     PromptLogprobs,
     SessionId,
+    SessionSpans,
     SetSpeculation,
     TokenLogprobs,
     Verdict,
@@ -85,6 +87,10 @@ def encode_verifier_reply(reply: VerifierReply) -> verifier_pb2.VerifierReply:
         return verifier_pb2.VerifierReply(
             session_id=reply.session_id, verdict=_encode_verdict(reply)
         )
+    if isinstance(reply, SessionSpans):
+        return verifier_pb2.VerifierReply(
+            session_id=reply.session_id, spans=encode_session_spans(reply)
+        )
     if isinstance(reply, PromptLogprobs):
         entries = [_encode_logprobs(entry) for entry in reply.logprobs]
         return verifier_pb2.VerifierReply(
@@ -105,6 +111,8 @@ def decode_verifier_reply(message: verifier_pb2.VerifierReply) -> VerifierReply:
             found = message.prompt_logprobs
             entries = tuple(_decode_logprobs(entry) for entry in found.logprobs)
             return PromptLogprobs(message.session_id, found.base, entries)
+        case "spans":
+            return decode_session_spans(message.session_id, message.spans)
         case "error":
             return decode_session_error(message.session_id, message.error)
         case _:
@@ -131,6 +139,7 @@ def _encode_verdict(verdict: Verdict) -> verifier_pb2.Verdict:
             sessions=timings.sessions,
         ),
         num_discarded=verdict.num_discarded,
+        target_probs=verdict.target_probs,
     )
 
 
@@ -163,6 +172,7 @@ def _decode_verdict(session_id: SessionId, message: verifier_pb2.Verdict) -> Ver
             sessions=timings.sessions,
         ),
         num_discarded=message.num_discarded,
+        target_probs=tuple(message.target_probs),
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from paceline.generation import TraceSpan
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.types import (
@@ -21,6 +22,7 @@ from paceline.types import (
     Origin,
     PassTimings,
     SessionError,
+    SessionSpans,
     SetSpeculation,
     TokenLogprobs,
     Verdict,
@@ -155,6 +157,27 @@ verdicts = st.builds(
     kv_length=counts,
     timings=pass_timings,
     num_discarded=micros,
+    target_probs=tuples(float32s, 3),
+)
+trace_spans = st.builds(
+    TraceSpan,
+    name=texts,
+    service=texts,
+    trace_id=texts,
+    span_id=texts,
+    parent_id=texts,
+    start_ns=st.integers(0, 2**63 - 1),
+    end_ns=st.integers(0, 2**63 - 1),
+    attributes=st.dictionaries(
+        texts,
+        st.one_of(
+            texts, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False)
+        ),
+        max_size=4,
+    ),
+)
+session_spans = st.builds(
+    SessionSpans, session_id=session_ids, spans=tuples(trace_spans, 3), is_last=st.booleans()
 )
 worker_infos = st.builds(
     WorkerInfo,
@@ -177,6 +200,6 @@ worker_infos = st.builds(
 )
 
 drafter_events = st.one_of(open_sessions, advances, closes)
-drafter_replies = st.one_of(draft_blocks(), session_errors)
+drafter_replies = st.one_of(draft_blocks(), session_spans, session_errors)
 verifier_events = st.one_of(open_sessions, draft_blocks(), credits_, set_speculations, closes)
-verifier_replies = st.one_of(verdicts, session_errors)
+verifier_replies = st.one_of(verdicts, session_spans, session_errors)

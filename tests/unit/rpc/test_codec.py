@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import InvalidArgumentError
+from paceline.generation import TraceSpan
 from paceline.rpc.codec import enums
 from paceline.rpc.codec.blocks import decode_block, decode_draft_probs, encode_block
 from paceline.rpc.codec.describe import decode_worker_info, encode_worker_info
@@ -22,6 +23,7 @@ from paceline.rpc.codec.sampling import (
     decode_sampling,
     encode_sampling,
 )
+from paceline.rpc.codec.spans import encode_span, encode_spans
 from paceline.rpc.codec.verifier import VERIFIER_LINK
 from paceline.rpc.wire import Direction
 from paceline.sampling.draft_probs import DraftProbs
@@ -267,3 +269,11 @@ def test_every_member_of_every_enumeration_is_on_the_wire(
     assert [decode(number) for number in numbers] == list(kind)
     with pytest.raises(InvalidArgumentError, match="unknown value 99"):
         decode(99)
+
+
+def test_returned_spans_stop_where_a_message_would_be_full() -> None:
+    span = TraceSpan("token", "orchestrator", "1" * 32, "2" * 16, "", 1, 2, {"a": "x" * 100})
+    size = encode_span(span).ByteSize()
+    assert len(encode_spans([span] * 10, max_bytes=10 * size)) == 9
+    assert len(encode_spans([span] * 10, max_bytes=11 * size)) == 10
+    assert encode_spans([span], max_bytes=0) == []

@@ -206,6 +206,13 @@ def test_stopping_waits_for_the_step_under_way(bench: Bench) -> None:
     assert delivered.get(timeout=PATIENCE_S) == ["done"]
 
 
+def test_stopping_frees_the_sessions_of_links_that_are_still_open(bench: Bench) -> None:
+    bench.thread.attach(lambda replies: None)
+    bench.thread.attach(lambda replies: None).close()
+    bench.thread.stop()
+    assert sorted(bench.engine.closed) == [1, 2]
+
+
 def test_a_thread_that_never_started_can_be_stopped() -> None:
     Bench().thread.stop()
 

@@ -73,7 +73,8 @@ def test_a_draft_that_equals_the_target_is_accepted_for_every_number(judge: type
     row = [0.25, 0.5, 0.25]
     for number in (0.0, 0.5, BELOW_ONE):
         target = _target(row, row, [0.0, 0.0, 1.0])
-        assert judge(target, (1, 2), _dense(row, row), [number] * 2, [number] * 3) == (2, 2, ())
+        judgement = judge(target, (1, 2), _dense(row, row), [number] * 2, [number] * 3)
+        assert judgement == Judgement(2, 2)
 
 
 @BOTH

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 from support.metrics import fetch, receiving
 
-import paceline.telemetry.export
+import paceline.telemetry.metrics_export
 from paceline.config import MetricsConfig, TelemetryConfig, TracesConfig
 from paceline.errors import ConfigError
-from paceline.telemetry.export import EXPORT_TIMEOUT_S, MetricsExport, start_metrics
 from paceline.telemetry.instruments import Instruments, one
+from paceline.telemetry.metrics_export import EXPORT_TIMEOUT_S, MetricsExport, start_metrics
 
 
 def config(listen: str | None = "127.0.0.1:0", **metrics: object) -> TelemetryConfig:
@@ -124,7 +124,7 @@ def test_a_collector_that_is_not_there_or_says_nothing_holds_up_no_stop(
     protocol: str, answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J05. It is closed, or a socket that takes connections and never answers."""
-    monkeypatch.setattr(paceline.telemetry.export, "STOP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(paceline.telemetry.metrics_export, "STOP_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1] if answers else 1}"
         export = start_metrics(
