@@ -81,13 +81,15 @@ class DrafterEngine:
         return [self._fail(key, error) for key in list(self._sessions)]
 
     def _fail(self, key: SessionKey, error: Exception) -> tuple[LinkId, SessionError]:
-        self._free(key)
+        self._sessions.pop(key, None)
+        self._drafter.release(key)
         code = error.code if isinstance(error, PacelineError) else "INTERNAL"
         return key[0], SessionError(key[1], code, str(error) or type(error).__name__)
 
     def _free(self, key: SessionKey) -> None:
-        self._sessions.pop(key, None)
-        self._drafter.release(key)
+        session = self._sessions.pop(key, None)
+        committed = () if session is None else session.tokens[: session.committed]
+        self._drafter.release(key, committed)
 
     # --- the step ---------------------------------------------------------------------------
 
@@ -153,8 +155,9 @@ class DrafterEngine:
 
     def describe(self) -> WorkerInfo:
         """What this worker is and how full; called from the event loop."""
+        described = self._drafter.describe()
         return replace(
-            self._drafter.describe(),
+            described,
             live_sessions=len(self._sessions),
-            counters=dict(self.counters),
+            counters={**self.counters, **described.counters},
         )

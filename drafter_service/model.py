@@ -14,6 +14,7 @@ from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.engine_thread import SessionKey
 from paceline.runtime.grammar import GrammarEngine, GrammarMatcher
 from paceline.runtime.page_table import PageTable
+from paceline.runtime.prefix_cache import PrefixCache
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.sampling.draw import DraftRow, draw_drafts
@@ -40,6 +41,8 @@ class ModelDrafter:
         self._budget = config.max_batch_tokens
         self._info = info
         self._tables: dict[SessionKey, PageTable] = {}
+        self._openings: dict[SessionKey, OpenSession] = {}
+        self._prefixes = PrefixCache(runner.pool, enabled=config.prefix_reuse)
         self._grammar = grammar
         self._matchers: dict[SessionKey, GrammarMatcher] = {}
         # Waiting costs a session nothing but drafts, so it may wait for as long as it lives.
@@ -62,11 +65,13 @@ class ModelDrafter:
                 end_ids=opening.eos_token_ids,
             )
         self._waiting.enter(key, min(opening.max_length, self.context_length), now=0.0)
+        self._openings[key] = opening
         self._admit()
 
     def propose(self, requests: Sequence[ProposeRequest]) -> list[Proposal]:
         proposals = [Proposal(is_waiting=request.key not in self._tables) for request in requests]
         chunks: list[Chunk] = []
+        begun: list[tuple[ProposeRequest, PageTable, int]] = []
         finishing: list[int] = []
         for index, granted in self._schedule(requests):
             request = requests[index]
@@ -76,15 +81,32 @@ class ModelDrafter:
                 token_ids = request.token_ids[table.length : table.length + granted]
                 is_last = table.length + granted == len(request.token_ids)
                 chunks.append(Chunk(table, token_ids, num_logits=int(is_last)))
+                begun.append((request, table, table.length))
                 if is_last:
                     finishing.append(index)
         if chunks:
             logits = self._runner.forward(chunks)
+        for request, table, start in begun:
+            self._note_prompt(request.opening, table, start)
         if finishing:
             drawn = self._draw(logits, [requests[index] for index in finishing])
             for index, proposal in zip(finishing, drawn, strict=True):
                 proposals[index] = proposal
+                if not isinstance(proposal.error, InvalidArgumentError | None):
+                    self._tables[requests[index].key].disown()  # what is cached may be at fault
         return proposals
+
+    def _note_prompt(self, opening: OpenSession, table: PageTable, start: int) -> None:
+        """After a pass from position `start` on: count the prompt's part of it, and offer that.
+
+        The last token is withheld: a session may have to feed it again.
+        """
+        num_opened = len(opening.token_ids)
+        self._prefixes.count_computed(len(range(start, min(table.length, num_opened))))
+        if start < num_opened:
+            self._prefixes.publish(
+                table, opening.token_ids, num_opened - 1, salt=opening.cache_salt
+            )
 
     def _schedule(self, requests: Sequence[ProposeRequest]) -> list[tuple[int, int]]:
         """(request, tokens of the next pass), perhaps 0; decoding goes before prompts.
@@ -97,6 +119,9 @@ class ModelDrafter:
         for index, request in enumerate(requests):
             table = self._tables.get(request.key)
             length = len(request.token_ids) - (request.limit == 0)
+            if table is not None:
+                opening = request.opening
+                self._prefixes.adopt(table, opening.token_ids, salt=opening.cache_salt)
             if table is not None and request.limit and table.length == length:
                 table.truncate(length - 1)  # a rollback left no token to feed: its row is needed
             if table is not None and table.length < length and self._goes_on(request):
@@ -139,11 +164,13 @@ class ModelDrafter:
         if table is not None:
             table.truncate(min(table.length, length))
 
-    def release(self, key: SessionKey) -> None:
+    def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
         self._waiting.leave(key)
         self._matchers.pop(key, None)
         table = self._tables.pop(key, None)
-        if table is not None:
+        opening = self._openings.pop(key, None)
+        if table is not None and opening is not None:
+            self._prefixes.publish(table, committed, len(committed), salt=opening.cache_salt)
             table.free()
         self._admit()
 
@@ -162,6 +189,7 @@ class ModelDrafter:
             kv_pages_total=pool.num_pages,
             kv_pages_used=pool.used_pages,
             waiting_sessions=len(self._waiting),
+            counters=self._prefixes.counters,
         )
 
 

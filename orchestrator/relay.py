@@ -63,6 +63,7 @@ class RelaySettings:
     start_window: int = 1
     """Where an adaptive window begins; `window` is its limit."""
     grammar: str = ""
+    cache_salt: str = ""
 
 
 def is_about_a_block(error: PacelineError) -> bool:
@@ -184,6 +185,7 @@ class Relay:
         self.session.commit(reply)
         self._reopenings = 0
         if reply.finish_reason is not None:
+            self._tell_last(reply)
             self._end()
         elif self._drafter is not None:
             self._advance_drafter(reply)
@@ -212,6 +214,13 @@ class Relay:
                 self._set_speculation(plan)
             self._pacing.advanced(len(self.session.tokens), now)
         self._send_drafter(advance)
+
+    def _tell_last(self, verdict: Verdict) -> None:
+        """What a generation ends with is final too: the drafter keeps it for the next turn."""
+        if self._drafter is not None:
+            session_id = self._drafter.session_id
+            advance = Advance(session_id, verdict.epoch, verdict.base, verdict.token_ids, window=0)
+            self._send_drafter(advance)
 
     def _set_speculation(self, plan: WindowPlan | None) -> None:
         if self._verifier is not None:
@@ -252,6 +261,7 @@ class Relay:
             vocab_size=info.vocab_size,
             reproducible=settings.reproducible,
             grammar=settings.grammar,
+            cache_salt=settings.cache_salt,
         )
 
     # --- the drafter comes and goes ---------------------------------------------------------

@@ -22,6 +22,7 @@ class SessionCounts:
     verify_us: int = 0
     queue_us: int = 0
     epochs: int = 0
+    cached_prompt_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class Session:
         counts.committed += len(verdict.token_ids)
         counts.verify_us += verdict.timings.forward_us + verdict.timings.judge_us
         counts.queue_us += verdict.timings.queue_us
+        counts.cached_prompt_tokens += verdict.cached_prompt_tokens
 
     def takes(self, block: DraftBlock) -> bool:
         """Count a block; whether it is still of use, or of an epoch that has passed."""

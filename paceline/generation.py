@@ -33,6 +33,7 @@ class GenerateCall:
     guided_json: str = ""
     guided_regex: str = ""
     guided_choice: Sequence[str] = ()
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,14 @@ class OutputToken:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts; `completion_tokens` are the ids delivered."""
+    """Token counts; `completion_tokens` are the ids delivered.
+
+    `cached_prompt_tokens` of the prompt were in the verifier's KV cache already.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,8 @@ class OpenSession:
     says where the prompt ends. `sampling.max_tokens` counts from the end of the prompt.
     `reproducible`: the same request gives the same ids again, so nothing that depends on timing
     may decide which numbers a token is drawn with (see `docs/decisions/`). `grammar` is what the
-    output must match, as llguidance reads it; empty allows anything.
+    output must match, as llguidance reads it; empty allows anything. KV pages are shared only with
+    sessions of the same `cache_salt`.
     """
 
     session_id: SessionId
@@ -71,6 +72,7 @@ class OpenSession:
     vocab_size: int
     reproducible: bool = False
     grammar: str = ""
+    cache_salt: str = ""
     trace_context: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -163,7 +165,8 @@ class Verdict:
     """What one pass decided for one session.
 
     `token_ids` are the committed tokens: `accepted_length` accepted drafts, then the next token,
-    whose origin is `next_origin` (None when there is no next token). `epoch` holds after it.
+    whose origin is `next_origin` (None when there is no next token). `epoch` holds after it. The
+    first verdict of a generation tells how many of the prompt's tokens were found cached.
     """
 
     session_id: SessionId
@@ -178,6 +181,7 @@ class Verdict:
     kv_length: int
     timings: PassTimings
     num_discarded: int
+    cached_prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

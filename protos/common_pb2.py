@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/common.proto\x12\x0bpaceline.v1\"+\n\tLogitBias\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x02\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\x8b\x06\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x16\n\ttypical_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x01H\x07\x88\x01\x01\x12*\n\nlogit_bias\x18\t \x03(\x0b\x32\x16.paceline.v1.LogitBias\x12\x19\n\x11\x61llowed_token_ids\x18\n \x03(\x05\x12\x37\n\x13\x62\x61\x64_words_token_ids\x18\x0b \x03(\x0b\x32\x1a.paceline.v1.TokenSequence\x12\x17\n\nmin_tokens\x18\x0c \x01(\x05H\x08\x88\x01\x01\x12\x17\n\nmax_tokens\x18\r \x01(\x05H\t\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\x05\x12\x17\n\nignore_eos\x18\x0f \x01(\x08H\n\x88\x01\x01\x12\x11\n\x04seed\x18\x10 \x01(\x04H\x0b\x88\x01\x01\x12\x15\n\x08logprobs\x18\x11 \x01(\x05H\x0c\x88\x01\x01\x12+\n\nacceptance\x18\x12 \x01(\x0e\x32\x17.paceline.v1.Acceptance\x12\x1c\n\x0fprompt_logprobs\x18\x13 \x01(\x05H\r\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x0c\n\n_typical_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\r\n\x0b_min_tokensB\r\n\x0b_max_tokensB\r\n\x0b_ignore_eosB\x07\n\x05_seedB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\xb2\x03\n\x0bOpenSession\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x15\n\rprompt_length\x18\x02 \x01(\x05\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x0e\n\x06window\x18\x04 \x01(\x05\x12\x1e\n\x16num_speculative_tokens\x18\x05 \x01(\x05\x12\x13\n\x0b\x64raft_top_k\x18\x06 \x01(\x05\x12\x17\n\x0f\x63ommitted_limit\x18\x07 \x01(\x05\x12\x13\n\x0bspeculation\x18\x08 \x01(\x08\x12\r\n\x05\x65poch\x18\t \x01(\x04\x12\x15\n\reos_token_ids\x18\n \x03(\x05\x12\x12\n\nvocab_size\x18\x0b \x01(\x05\x12\x41\n\rtrace_context\x18\x0c \x03(\x0b\x32*.paceline.v1.OpenSession.TraceContextEntry\x12\x14\n\x0creproducible\x18\r \x01(\x08\x12\x0f\n\x07grammar\x18\x0e \x01(\t\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x0e\n\x0c\x43loseSession\"-\n\x0cSessionError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"7\n\nDraftProbs\x12\r\n\x05width\x18\x01 \x01(\x05\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\r\n\x05probs\x18\x03 \x01(\x0c\"\xd2\x01\n\nDraftBlock\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12,\n\x0b\x64raft_probs\x18\x04 \x01(\x0b\x32\x17.paceline.v1.DraftProbs\x12\x17\n\x0fknown_committed\x18\x05 \x01(\x05\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.paceline.v1.DrafterState\x12\x11\n\tkv_length\x18\x07 \x01(\x05\x12\x10\n\x08\x64raft_us\x18\x08 \x01(\r\"\x11\n\x0f\x44\x65scribeRequest\"\xc9\x03\n\x11WorkerDescription\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x14\n\x0cquantization\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x12\n\nvocab_size\x18\x06 \x01(\x05\x12\x1d\n\x15tokenizer_fingerprint\x18\x07 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x08 \x01(\x05\x12\x14\n\x0ckv_page_size\x18\t \x01(\x05\x12\x16\n\x0ekv_pages_total\x18\n \x01(\x05\x12\x15\n\rkv_pages_used\x18\x0b \x01(\x05\x12\x15\n\rlive_sessions\x18\x0c \x01(\x05\x12\x18\n\x10waiting_sessions\x18\r \x01(\x05\x12\x15\n\reos_token_ids\x18\x0e \x03(\x05\x12\x19\n\x11peak_memory_bytes\x18\x0f \x01(\x04\x12>\n\x08\x63ounters\x18\x10 \x03(\x0b\x32,.paceline.v1.WorkerDescription.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x13\n\x11VocabularyRequest\"\xad\x01\n\x12VocabularyResponse\x12\x0e\n\x06tokens\x18\x01 \x03(\x0c\x12O\n\x11special_token_ids\x18\x02 \x03(\x0b\x32\x34.paceline.v1.VocabularyResponse.SpecialTokenIdsEntry\x1a\x36\n\x14SpecialTokenIdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01*p\n\nAcceptance\x12\x1a\n\x16\x41\x43\x43\x45PTANCE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41\x43\x43\x45PTANCE_REJECTION\x10\x01\x12\x14\n\x10\x41\x43\x43\x45PTANCE_BLOCK\x10\x02\x12\x16\n\x12\x41\x43\x43\x45PTANCE_COUPLED\x10\x03*\x8c\x01\n\x06Origin\x12\x16\n\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x12\n\x0eORIGIN_PREFILL\x10\x01\x12\x13\n\x0fORIGIN_ACCEPTED\x10\x02\x12\x14\n\x10ORIGIN_RECOVERED\x10\x03\x12\x10\n\x0cORIGIN_BONUS\x10\x04\x12\x19\n\x15ORIGIN_AUTOREGRESSIVE\x10\x05*\x95\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x04*{\n\x0c\x44rafterState\x12\x1d\n\x19\x44RAFTER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44RAFTER_STATE_RUNNING\x10\x01\x12\x18\n\x14\x44RAFTER_STATE_PAUSED\x10\x02\x12\x17\n\x13\x44RAFTER_STATE_ENDED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/common.proto\x12\x0bpaceline.v1\"+\n\tLogitBias\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x02\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\x8b\x06\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x16\n\ttypical_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x01H\x07\x88\x01\x01\x12*\n\nlogit_bias\x18\t \x03(\x0b\x32\x16.paceline.v1.LogitBias\x12\x19\n\x11\x61llowed_token_ids\x18\n \x03(\x05\x12\x37\n\x13\x62\x61\x64_words_token_ids\x18\x0b \x03(\x0b\x32\x1a.paceline.v1.TokenSequence\x12\x17\n\nmin_tokens\x18\x0c \x01(\x05H\x08\x88\x01\x01\x12\x17\n\nmax_tokens\x18\r \x01(\x05H\t\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\x05\x12\x17\n\nignore_eos\x18\x0f \x01(\x08H\n\x88\x01\x01\x12\x11\n\x04seed\x18\x10 \x01(\x04H\x0b\x88\x01\x01\x12\x15\n\x08logprobs\x18\x11 \x01(\x05H\x0c\x88\x01\x01\x12+\n\nacceptance\x18\x12 \x01(\x0e\x32\x17.paceline.v1.Acceptance\x12\x1c\n\x0fprompt_logprobs\x18\x13 \x01(\x05H\r\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x0c\n\n_typical_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\r\n\x0b_min_tokensB\r\n\x0b_max_tokensB\r\n\x0b_ignore_eosB\x07\n\x05_seedB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\xc6\x03\n\x0bOpenSession\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x15\n\rprompt_length\x18\x02 \x01(\x05\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x0e\n\x06window\x18\x04 \x01(\x05\x12\x1e\n\x16num_speculative_tokens\x18\x05 \x01(\x05\x12\x13\n\x0b\x64raft_top_k\x18\x06 \x01(\x05\x12\x17\n\x0f\x63ommitted_limit\x18\x07 \x01(\x05\x12\x13\n\x0bspeculation\x18\x08 \x01(\x08\x12\r\n\x05\x65poch\x18\t \x01(\x04\x12\x15\n\reos_token_ids\x18\n \x03(\x05\x12\x12\n\nvocab_size\x18\x0b \x01(\x05\x12\x41\n\rtrace_context\x18\x0c \x03(\x0b\x32*.paceline.v1.OpenSession.TraceContextEntry\x12\x14\n\x0creproducible\x18\r \x01(\x08\x12\x0f\n\x07grammar\x18\x0e \x01(\t\x12\x12\n\ncache_salt\x18\x11 \x01(\t\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x0e\n\x0c\x43loseSession\"-\n\x0cSessionError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"7\n\nDraftProbs\x12\r\n\x05width\x18\x01 \x01(\x05\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\r\n\x05probs\x18\x03 \x01(\x0c\"\xd2\x01\n\nDraftBlock\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12,\n\x0b\x64raft_probs\x18\x04 \x01(\x0b\x32\x17.paceline.v1.DraftProbs\x12\x17\n\x0fknown_committed\x18\x05 \x01(\x05\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.paceline.v1.DrafterState\x12\x11\n\tkv_length\x18\x07 \x01(\x05\x12\x10\n\x08\x64raft_us\x18\x08 \x01(\r\"\x11\n\x0f\x44\x65scribeRequest\"\xc9\x03\n\x11WorkerDescription\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x14\n\x0cquantization\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x12\n\nvocab_size\x18\x06 \x01(\x05\x12\x1d\n\x15tokenizer_fingerprint\x18\x07 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x08 \x01(\x05\x12\x14\n\x0ckv_page_size\x18\t \x01(\x05\x12\x16\n\x0ekv_pages_total\x18\n \x01(\x05\x12\x15\n\rkv_pages_used\x18\x0b \x01(\x05\x12\x15\n\rlive_sessions\x18\x0c \x01(\x05\x12\x18\n\x10waiting_sessions\x18\r \x01(\x05\x12\x15\n\reos_token_ids\x18\x0e \x03(\x05\x12\x19\n\x11peak_memory_bytes\x18\x0f \x01(\x04\x12>\n\x08\x63ounters\x18\x10 \x03(\x0b\x32,.paceline.v1.WorkerDescription.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x13\n\x11VocabularyRequest\"\xad\x01\n\x12VocabularyResponse\x12\x0e\n\x06tokens\x18\x01 \x03(\x0c\x12O\n\x11special_token_ids\x18\x02 \x03(\x0b\x32\x34.paceline.v1.VocabularyResponse.SpecialTokenIdsEntry\x1a\x36\n\x14SpecialTokenIdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01*p\n\nAcceptance\x12\x1a\n\x16\x41\x43\x43\x45PTANCE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41\x43\x43\x45PTANCE_REJECTION\x10\x01\x12\x14\n\x10\x41\x43\x43\x45PTANCE_BLOCK\x10\x02\x12\x16\n\x12\x41\x43\x43\x45PTANCE_COUPLED\x10\x03*\x8c\x01\n\x06Origin\x12\x16\n\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x12\n\x0eORIGIN_PREFILL\x10\x01\x12\x13\n\x0fORIGIN_ACCEPTED\x10\x02\x12\x14\n\x10ORIGIN_RECOVERED\x10\x03\x12\x10\n\x0cORIGIN_BONUS\x10\x04\x12\x19\n\x15ORIGIN_AUTOREGRESSIVE\x10\x05*\x95\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x04*{\n\x0c\x44rafterState\x12\x1d\n\x19\x44RAFTER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44RAFTER_STATE_RUNNING\x10\x01\x12\x18\n\x14\x44RAFTER_STATE_PAUSED\x10\x02\x12\x17\n\x13\x44RAFTER_STATE_ENDED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,14 +37,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERDESCRIPTION_COUNTERSENTRY']._serialized_options = b'8\001'
   _globals['_VOCABULARYRESPONSE_SPECIALTOKENIDSENTRY']._loaded_options = None
   _globals['_VOCABULARYRESPONSE_SPECIALTOKENIDSENTRY']._serialized_options = b'8\001'
-  _globals['_ACCEPTANCE']._serialized_start=2345
-  _globals['_ACCEPTANCE']._serialized_end=2457
-  _globals['_ORIGIN']._serialized_start=2460
-  _globals['_ORIGIN']._serialized_end=2600
-  _globals['_FINISHREASON']._serialized_start=2603
-  _globals['_FINISHREASON']._serialized_end=2752
-  _globals['_DRAFTERSTATE']._serialized_start=2754
-  _globals['_DRAFTERSTATE']._serialized_end=2877
+  _globals['_ACCEPTANCE']._serialized_start=2365
+  _globals['_ACCEPTANCE']._serialized_end=2477
+  _globals['_ORIGIN']._serialized_start=2480
+  _globals['_ORIGIN']._serialized_end=2620
+  _globals['_FINISHREASON']._serialized_start=2623
+  _globals['_FINISHREASON']._serialized_end=2772
+  _globals['_DRAFTERSTATE']._serialized_start=2774
+  _globals['_DRAFTERSTATE']._serialized_end=2897
   _globals['_LOGITBIAS']._serialized_start=36
   _globals['_LOGITBIAS']._serialized_end=79
   _globals['_TOKENSEQUENCE']._serialized_start=81
@@ -52,27 +52,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLINGPARAMS']._serialized_start=118
   _globals['_SAMPLINGPARAMS']._serialized_end=897
   _globals['_OPENSESSION']._serialized_start=900
-  _globals['_OPENSESSION']._serialized_end=1334
-  _globals['_OPENSESSION_TRACECONTEXTENTRY']._serialized_start=1283
-  _globals['_OPENSESSION_TRACECONTEXTENTRY']._serialized_end=1334
-  _globals['_CLOSESESSION']._serialized_start=1336
-  _globals['_CLOSESESSION']._serialized_end=1350
-  _globals['_SESSIONERROR']._serialized_start=1352
-  _globals['_SESSIONERROR']._serialized_end=1397
-  _globals['_DRAFTPROBS']._serialized_start=1399
-  _globals['_DRAFTPROBS']._serialized_end=1454
-  _globals['_DRAFTBLOCK']._serialized_start=1457
-  _globals['_DRAFTBLOCK']._serialized_end=1667
-  _globals['_DESCRIBEREQUEST']._serialized_start=1669
-  _globals['_DESCRIBEREQUEST']._serialized_end=1686
-  _globals['_WORKERDESCRIPTION']._serialized_start=1689
-  _globals['_WORKERDESCRIPTION']._serialized_end=2146
-  _globals['_WORKERDESCRIPTION_COUNTERSENTRY']._serialized_start=2099
-  _globals['_WORKERDESCRIPTION_COUNTERSENTRY']._serialized_end=2146
-  _globals['_VOCABULARYREQUEST']._serialized_start=2148
-  _globals['_VOCABULARYREQUEST']._serialized_end=2167
-  _globals['_VOCABULARYRESPONSE']._serialized_start=2170
-  _globals['_VOCABULARYRESPONSE']._serialized_end=2343
-  _globals['_VOCABULARYRESPONSE_SPECIALTOKENIDSENTRY']._serialized_start=2289
-  _globals['_VOCABULARYRESPONSE_SPECIALTOKENIDSENTRY']._serialized_end=2343
+  _globals['_OPENSESSION']._serialized_end=1354
+  _globals['_OPENSESSION_TRACECONTEXTENTRY']._serialized_start=1303
+  _globals['_OPENSESSION_TRACECONTEXTENTRY']._serialized_end=1354
+  _globals['_CLOSESESSION']._serialized_start=1356
+  _globals['_CLOSESESSION']._serialized_end=1370
+  _globals['_SESSIONERROR']._serialized_start=1372
+  _globals['_SESSIONERROR']._serialized_end=1417
+  _globals['_DRAFTPROBS']._serialized_start=1419
+  _globals['_DRAFTPROBS']._serialized_end=1474
+  _globals['_DRAFTBLOCK']._serialized_start=1477
+  _globals['_DRAFTBLOCK']._serialized_end=1687
+  _globals['_DESCRIBEREQUEST']._serialized_start=1689
+  _globals['_DESCRIBEREQUEST']._serialized_end=1706
+  _globals['_WORKERDESCRIPTION']._serialized_start=1709
+  _globals['_WORKERDESCRIPTION']._serialized_end=2166
+  _globals['_WORKERDESCRIPTION_COUNTERSENTRY']._serialized_start=2119
+  _globals['_WORKERDESCRIPTION_COUNTERSENTRY']._serialized_end=2166
+  _globals['_VOCABULARYREQUEST']._serialized_start=2168
+  _globals['_VOCABULARYREQUEST']._serialized_end=2187
+  _globals['_VOCABULARYRESPONSE']._serialized_start=2190
+  _globals['_VOCABULARYRESPONSE']._serialized_end=2363
+  _globals['_VOCABULARYRESPONSE_SPECIALTOKENIDSENTRY']._serialized_start=2309
+  _globals['_VOCABULARYRESPONSE_SPECIALTOKENIDSENTRY']._serialized_end=2363
 # @@protoc_insertion_point(module_scope)

@@ -78,6 +78,8 @@ class VerifierSession:
         self.tail = DraftTail()
         self.epoch = opening.epoch
         self.table: PageTable | None = None
+        self.num_reused = 0
+        """Tokens whose pages were found instead of computed."""
         self.last_served = 0
         self._params = opening.sampling
         self._committed_limit = opening.committed_limit
@@ -295,6 +297,11 @@ class VerifierSession:
             masks=() if self._guidance is None else self._guidance.masks(drafts, plan.num_rows),
         )
 
+    def distrust(self, error: PacelineError) -> None:
+        """Keep the pages of a failed session from others, unless the request was to blame."""
+        if self.table is not None and not isinstance(error, InvalidArgumentError):
+            self.table.disown()
+
     def explained(self, error: PacelineError) -> PacelineError:
         """A judge's error, or what led to it."""
         return error if self._guidance is None else self._guidance.explained(error)
@@ -328,6 +335,7 @@ class VerifierSession:
             self.epoch += 1
             self._num_discarded += self.tail.clear()
         self._idle_since = self._ready_since = None
+        cached_prompt_tokens = self.num_reused if base == self.opening.prompt_length else 0
         self.tokens.extend(committed)
         self.table.truncate(min(self.table.length, len(self.tokens) - 1))
         discarded, self._num_discarded = self._num_discarded, 0
@@ -344,6 +352,7 @@ class VerifierSession:
             kv_length=self.table.length,
             timings=timings,
             num_discarded=discarded,
+            cached_prompt_tokens=cached_prompt_tokens,
         )
 
     def _cut(self, decided: list[int]) -> tuple[list[int], FinishReason | None]:

@@ -19,6 +19,7 @@ from paceline.errors import InvalidArgumentError, PacelineError, UnavailableErro
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.engine_thread import LinkId, SessionKey
 from paceline.runtime.grammar import GrammarEngine
+from paceline.runtime.prefix_cache import PrefixCache
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.sampling.acceptance import Judgement
@@ -92,6 +93,7 @@ class Verifier:
             max_waiting_s=config.runtime.max_waiting_s,
             max_waiting_sessions=config.runtime.max_waiting_sessions,
         )
+        self._prefixes = PrefixCache(runner.pool, enabled=config.runtime.prefix_reuse)
         self._turn = itertools.count(1)
 
     # --- events -----------------------------------------------------------------------------
@@ -201,6 +203,7 @@ class Verifier:
         decodes: list[tuple[SessionKey, VerifierSession, PassPlan]] = []
         prefills: list[tuple[SessionKey, VerifierSession, PassPlan]] = []
         for key, session in sorted(self._sessions.items(), key=lambda item: item[1].last_served):
+            self._adopt_prefix(session)
             plan = session.plan(now)
             if plan is not None:
                 (decodes if plan.num_uncached == 1 else prefills).append((key, session, plan))
@@ -216,6 +219,21 @@ class Verifier:
                 session.last_served = next(self._turn)
                 entries.append(_Entry(key, session, plan, plan.chunk_of(granted)))
         return entries
+
+    def _adopt_prefix(self, session: VerifierSession) -> None:
+        """Take over what earlier sessions have cached of this one's tokens, up to the last.
+
+        The rows of a prompt whose log-probabilities are asked for must be computed.
+        """
+        if session.table is not None and not session.wants_prompt_logprobs:
+            salt = session.opening.cache_salt
+            session.num_reused += self._prefixes.adopt(session.table, session.tokens, salt=salt)
+
+    def _publish_prefix(self, session: VerifierSession) -> None:
+        """Offer a session's full pages to later ones: all that they hold is committed."""
+        assert session.table is not None
+        salt = session.opening.cache_salt
+        self._prefixes.publish(session.table, session.tokens, session.num_cached, salt=salt)
 
     def _run(self, entries: list[_Entry], now: float) -> Replies:
         """One pass; if it fails, each session alone, so that a bad one hurts no other."""
@@ -255,6 +273,12 @@ class Verifier:
         )
         self.counters["passes"] += 1
         self.counters["rows"] += timings.rows
+        for entry, base in zip(entries, bases, strict=True):
+            num_opened = len(entry.session.opening.token_ids)
+            prompt = range(base - 1, min(entry.session.num_cached, num_opened))
+            self._prefixes.count_computed(len(prompt))
+            if not entry.is_complete:
+                self._publish_prefix(entry.session)
         return read + [
             self._commit(entry, judgement, replace(timings, queue_us=entry.session.waited_us(now)))
             for entry, judgement in zip(complete, judgements, strict=True)
@@ -264,8 +288,10 @@ class Verifier:
         self, entry: _Entry, judgement: Judgement | PacelineError, timings: PassTimings
     ) -> tuple[LinkId, VerifierReply]:
         if isinstance(judgement, PacelineError):
+            entry.session.distrust(judgement)
             return self._fail(entry.key, entry.session.explained(judgement))
         verdict = entry.session.commit(entry.plan, judgement, timings)
+        self._publish_prefix(entry.session)
         self.counters["draft_tokens"] += verdict.num_judged
         self.counters["accepted_tokens"] += verdict.accepted_length
         self.counters["committed_tokens"] += len(verdict.token_ids)
@@ -285,7 +311,7 @@ class Verifier:
             kv_pages_used=pool.used_pages,
             live_sessions=len(self._sessions),
             waiting_sessions=len(self._waiting),
-            counters=dict(self.counters),
+            counters=self.counters | self._prefixes.counters,
         )
 
 

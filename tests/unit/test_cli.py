@@ -77,7 +77,7 @@ def test_json_is_exactly_one_object(server: ScriptedOrchestrator) -> None:
         "token_ids": [10, 11, 12, 13, 14],
         "origins": ORIGINS,
         "finish_reason": "length",
-        "usage": {"prompt_tokens": 3, "completion_tokens": 5},
+        "usage": {"prompt_tokens": 3, "completion_tokens": 5, "cached_prompt_tokens": 2},
         "stats": {**STATS, "acceptance_rate": 0.75},
     }
 

@@ -131,6 +131,7 @@ def _encode_verdict(verdict: Verdict) -> verifier_pb2.Verdict:
             sessions=timings.sessions,
         ),
         num_discarded=verdict.num_discarded,
+        cached_prompt_tokens=verdict.cached_prompt_tokens,
     )
 
 
@@ -163,6 +164,7 @@ def _decode_verdict(session_id: SessionId, message: verifier_pb2.Verdict) -> Ver
             sessions=timings.sessions,
         ),
         num_discarded=message.num_discarded,
+        cached_prompt_tokens=message.cached_prompt_tokens,
     )
 
 

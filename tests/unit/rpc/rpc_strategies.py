@@ -117,6 +117,7 @@ open_sessions = st.builds(
     epoch=epochs,
     eos_token_ids=tuples(valid_ids),
     vocab_size=counts,
+    cache_salt=texts,
     trace_context=st.dictionaries(texts, texts, max_size=2),
 )
 advances = st.builds(
@@ -155,6 +156,7 @@ verdicts = st.builds(
     kv_length=counts,
     timings=pass_timings,
     num_discarded=micros,
+    cached_prompt_tokens=counts,
 )
 worker_infos = st.builds(
     WorkerInfo,
