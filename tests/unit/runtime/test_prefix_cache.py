@@ -1,4 +1,4 @@
-"""Prefixes are found again by what they are, shared without a copy, and forgotten when in the way."""
+"""Prefixes are found by what they are, shared without a copy, and forgotten when in the way."""
 
 from __future__ import annotations
 
