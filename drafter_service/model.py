@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,6 +21,12 @@ from paceline.runtime.scheduler import share_budget
 from paceline.sampling.draw import DraftRow, draw_drafts
 from paceline.sampling.probabilities import RowContext
 from paceline.types import OpenSession, WorkerInfo
+
+logger = logging.getLogger(__name__)
+
+MAX_COMPLETED = 4
+"""Tokens that are computed after a session's end if a page for the next turn lacks just them: the
+last draft and what the verifier said after it were never fed."""
 
 
 class ModelDrafter:
@@ -170,9 +177,21 @@ class ModelDrafter:
         table = self._tables.pop(key, None)
         opening = self._openings.pop(key, None)
         if table is not None and opening is not None:
+            self._complete_page(table, committed)
             self._prefixes.publish(table, committed, len(committed), salt=opening.cache_salt)
             table.free()
         self._admit()
+
+    def _complete_page(self, table: PageTable, committed: Sequence[int]) -> None:
+        """Compute the few tokens that the last page lacks which the verifier has in full."""
+        end = min(len(committed) - 1, self.context_length)
+        end -= end % self._runner.pool.page_size
+        missing = committed[table.length : end]
+        if self._prefixes.enabled and 0 < len(missing) <= MAX_COMPLETED:
+            try:
+                self._runner.forward([Chunk(table, missing, num_logits=0)])
+            except Exception:  # nobody waits for it
+                logger.exception("a page could not be completed for later sessions")
 
     def _admit(self) -> None:
         self._tables.update(self._waiting.admit())

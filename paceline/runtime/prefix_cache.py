@@ -36,7 +36,7 @@ class PrefixCache:
 
     def __init__(self, pool: PagePool, *, enabled: bool) -> None:
         self._pool = pool
-        self._enabled = enabled
+        self.enabled = enabled
         self._num_reused = 0
         self._num_computed = 0
 
@@ -56,7 +56,7 @@ class PrefixCache:
         left to be computed: its logits are needed. A table that has begun a page of its own is
         past adopting.
         """
-        if not self._enabled or table.length != table.sealed_length:
+        if not self.enabled or table.length != table.sealed_length:
             return 0
         size, start = self._pool.page_size, table.length
         while table.length + size < len(token_ids):
@@ -73,7 +73,7 @@ class PrefixCache:
         Call it only after the pass that filled them has succeeded, and for tokens that are never
         taken back.
         """
-        if not self._enabled:
+        if not self.enabled:
             return
         while table.sealed_length + self._pool.page_size <= min(num_final, table.length):
             table.seal(self._next_key(table, token_ids, salt))
