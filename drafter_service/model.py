@@ -71,7 +71,10 @@ class ModelDrafter:
                 prompt_length=opening.prompt_length,
                 end_ids=opening.eos_token_ids,
             )
-        self._waiting.enter(key, min(opening.max_length, self.context_length), now=0.0)
+        is_within = len(opening.token_ids) < self.context_length  # else it is never drafted for
+        keys = self._prefixes.keys(opening.token_ids, salt=opening.cache_salt) if is_within else ()
+        max_length = min(opening.max_length, self.context_length)
+        self._waiting.enter(key, max_length, now=0.0, prefix=keys)
         self._openings[key] = opening
         self._admit()
 
@@ -194,7 +197,9 @@ class ModelDrafter:
                 logger.exception("a page could not be completed for later sessions")
 
     def _admit(self) -> None:
-        self._tables.update(self._waiting.admit())
+        for key, table in self._waiting.admit():
+            self._tables[key] = table
+            self._prefixes.count_reused(table.length)
 
     def kv_length(self, key: SessionKey) -> int:
         table = self._tables.get(key)

@@ -130,17 +130,23 @@ class Verifier:
             raise InvalidArgumentError("session_id", f"{opening.session_id} is already open")
         check_opening(opening, self._runner)
         guidance = self._guidance(opening)
-        self._waiting.enter(key, opening.max_length, now)
         config = self._config
         patience_ms = (
             config.seeded_draft_patience_ms if opening.reproducible else config.draft_patience_ms
         )
-        self._sessions[key] = VerifierSession(
+        session = VerifierSession(
             opening,
             patience_s=patience_ms / 1e3,
             max_drafts=config.max_drafts_per_pass,
             guidance=guidance,
         )
+        keys = (
+            ()
+            if session.wants_prompt_logprobs
+            else self._prefixes.keys(opening.token_ids, salt=opening.cache_salt)
+        )
+        self._waiting.enter(key, opening.max_length, now, prefix=keys)
+        self._sessions[key] = session
         self._admit()
 
     def _guidance(self, opening: OpenSession) -> Guidance | None:
@@ -182,7 +188,10 @@ class Verifier:
 
     def _admit(self) -> None:
         for key, table in self._waiting.admit():
-            self._sessions[key].table = table
+            session = self._sessions[key]
+            session.table = table
+            session.num_reused = table.length
+            self._prefixes.count_reused(table.length)
 
     # --- the step ---------------------------------------------------------------------------
 
@@ -221,7 +230,7 @@ class Verifier:
         return entries
 
     def _adopt_prefix(self, session: VerifierSession) -> None:
-        """Take over what earlier sessions have cached of this one's tokens, up to the last.
+        """Take over what others have cached of this one's tokens since it was admitted.
 
         The rows of a prompt whose log-probabilities are asked for must be computed.
         """

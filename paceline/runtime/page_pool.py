@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 
 from paceline.errors import InvalidArgumentError, ResourceExhaustedError
 from paceline.runtime.page_table import PageTable
@@ -62,15 +63,26 @@ class PagePool:
                 f" the pool has {self.num_pages}",
             )
 
-    def open_table(self, max_tokens: int) -> PageTable:
-        """A table that may grow to `max_tokens`. Raises `ResourceExhaustedError` without room."""
-        needed = self.pages_for(max_tokens)
+    def pages_needed(self, max_tokens: int, keys: Sequence[bytes] = ()) -> int:
+        """Room for a table whose first pages have `keys`: those that others hold take none."""
+        held = [page for page in self._known_pages(keys) if self._num_holders[page]]
+        return self.pages_for(max_tokens) - len(held)
+
+    def open_table(self, max_tokens: int, keys: Sequence[bytes] = ()) -> PageTable:
+        """A table that may grow to `max_tokens`, begun with the pages of `keys` as far as known.
+
+        Raises `ResourceExhaustedError` without room.
+        """
+        needed = self.pages_needed(max_tokens, keys)
         if needed > self.available_pages:
             raise ResourceExhaustedError(
                 f"KV pool: {needed} pages needed, {self.available_pages} of {self.num_pages} free"
             )
-        self._promised += needed
-        return PageTable(self, needed)
+        self._promised += self.pages_for(max_tokens)  # each page that is taken over repays one
+        table = PageTable(self, self.pages_for(max_tokens))
+        for key, _ in zip(keys, self._known_pages(keys), strict=False):
+            table.adopt(key)
+        return table
 
     def take_page(self) -> int:
         """Hand a promised page to its table; its old content is forgotten."""
@@ -103,6 +115,14 @@ class PagePool:
         self._promised -= num_pages
 
     # --- pages by what they hold ------------------------------------------------------------
+
+    def _known_pages(self, keys: Sequence[bytes]) -> Iterator[int]:
+        """The pages of the first keys, up to one that is unknown."""
+        for key in keys:
+            page = self._page_of.get(key)
+            if page is None:
+                return
+            yield page
 
     def find_page(self, key: bytes) -> int | None:
         """The page of that key, held or resting."""

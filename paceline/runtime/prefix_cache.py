@@ -49,11 +49,24 @@ class PrefixCache:
             "prefix_pages_evicted": self._pool.num_evicted,
         }
 
-    def adopt(self, table: PageTable, token_ids: Sequence[int], *, salt: str) -> int:
-        """Extend a table by the known pages that continue it; returns how many tokens they hold.
+    def keys(self, token_ids: Sequence[int], *, salt: str) -> list[bytes]:
+        """The keys of a session's first pages, to open its table with.
 
-        `token_ids` are the session's from the first on, final as far as given. The last is always
-        left to be computed: its logits are needed. A table that has begun a page of its own is
+        The last token is always left to be computed: its logits are needed.
+        """
+        keys: list[bytes] = []
+        if self.enabled:
+            size = self._pool.page_size
+            for start in range(0, len(token_ids) - size, size):
+                previous = keys[-1] if keys else first_key(salt)
+                keys.append(next_key(previous, token_ids[start : start + size]))
+        return keys
+
+    def adopt(self, table: PageTable, token_ids: Sequence[int], *, salt: str) -> int:
+        """Extend a table by the pages that continue it and are known by now.
+
+        Returns how many tokens they hold. `token_ids` are the session's from the first on, final as
+        far as given; the last is left to be computed. A table that has begun a page of its own is
         past adopting.
         """
         if not self.enabled or table.length != table.sealed_length:
@@ -62,7 +75,7 @@ class PrefixCache:
         while table.length + size < len(token_ids):
             if not table.adopt(self._next_key(table, token_ids, salt)):
                 break
-        self._num_reused += table.length - start
+        self.count_reused(table.length - start)
         return table.length - start
 
     def publish(
@@ -77,6 +90,10 @@ class PrefixCache:
             return
         while table.sealed_length + self._pool.page_size <= min(num_final, table.length):
             table.seal(self._next_key(table, token_ids, salt))
+
+    def count_reused(self, num_tokens: int) -> None:
+        """Count prompt tokens that were found."""
+        self._num_reused += num_tokens
 
     def count_computed(self, num_tokens: int) -> None:
         """Count prompt tokens that a pass has computed."""

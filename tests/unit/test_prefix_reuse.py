@@ -86,9 +86,16 @@ def check(pipeline: Pipeline) -> None:
 COUPLED = SamplingParams(temperature=1, seed=5, acceptance=Acceptance.COUPLED, max_tokens=14)
 
 
-@pytest.mark.parametrize("budget", [5, 512])
-@pytest.mark.parametrize("max_tokens", [11, 12, 13, 14])
-@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize(
+    ("sampling", "max_tokens", "budget"),
+    [
+        pytest.param(GREEDY, 11, 5, id="greedy 11"),
+        pytest.param(GREEDY, 12, 512, id="greedy 12"),
+        pytest.param(GREEDY, 14, 5, id="greedy 14"),
+        pytest.param(COUPLED, 12, 5, id="coupled 12"),
+        pytest.param(COUPLED, 13, 512, id="coupled 13"),
+    ],
+)
 def test_six_turns_recompute_no_more_than_a_page_and_the_new_turn(
     sampling: SamplingParams, max_tokens: int, budget: int
 ) -> None:
@@ -177,6 +184,26 @@ def test_what_rests_in_the_cache_never_keeps_a_session_waiting() -> None:
     for found in counters(pipeline):
         assert found["prefix_pages_evicted"] > 100
         assert found["prefix_tokens_reused"] >= 49 * 8, "the common beginning is used again"
+
+
+def test_sessions_of_a_common_prefix_fit_where_two_of_their_own_would_not() -> None:
+    """Each needs ten of twelve pages, and eight of them are the same."""
+    prompt = [*LONG, *LONG[:16]]
+    sampling = replace(GREEDY, max_tokens=7)
+    pipeline = pipeline_of(num_pages=12, draft_pages=12)
+    assert pipeline.drafter is not None
+    first = pipeline.open(prompt, sampling)
+    while not (outputs(first) and pipeline.drafter.engine.describe().kv_pages_used > 8):
+        pipeline.hops()[-1]()
+    second = pipeline.open(prompt, sampling)
+    while pipeline.verifier.events or pipeline.drafter.events:
+        pipeline.hops()[0]()
+    for engine in (pipeline.verifier_engine, pipeline.drafter.engine):
+        described = engine.describe()
+        assert (described.live_sessions, described.waiting_sessions) == (2, 0)
+    pipeline.run()
+    assert outputs(first) == outputs(second) == reference(TARGET, prompt, 7)
+    check(pipeline)
 
 
 def test_a_drafter_of_shorter_context_reuses_what_fits() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import pytest
 from hypothesis import given, settings
@@ -62,15 +63,21 @@ class ReuseMachine(RuleBasedStateMachine):
         salt=st.sampled_from(SALTS),
     )
     def open(self, tokens: list[int], more: int, salt: str) -> None:
-        assert self.pool.available_pages == self.room
         max_length = len(tokens) + more
-        if -(-max_length // PAGE) > self.room:
+        keys = self.cache.keys(tokens, salt=salt)
+        assert keys == keys_of(tokens[:-1], salt)
+        known = list(takewhile(lambda page: page is not None, map(self.pool.find_page, keys)))
+        held = {page for track in self.tracks for page in track.table.pages}
+        needed = -(-max_length // PAGE) - len(held.intersection(known))
+        if needed > self.room:
             with pytest.raises(ResourceExhaustedError):
-                self.pool.open_table(max_length)
+                self.pool.open_table(max_length, keys)
             return
-        track = Track(self.pool.open_table(max_length), tokens, salt, max_length)
+        room = self.room
+        track = Track(self.pool.open_table(max_length, keys), tokens, salt, max_length)
         self.tracks.append(track)
-        self._adopt(track)
+        assert track.table.pages == known
+        assert self.pool.available_pages == self.room == room - needed
 
     def _adopt(self, track: Track) -> None:
         before = track.table.length
@@ -288,6 +295,31 @@ def test_a_shared_page_stays_until_its_last_session_has_left(
     hog.grow(12)
     assert second.slot(0) // PAGE not in hog.pages
     second.free()
+    pool.check_integrity()
+
+
+def test_pages_that_others_hold_are_no_room_that_a_session_needs(
+    pool: PagePool, cache: PrefixCache
+) -> None:
+    """Five of six pages hold a common beginning; beside it there is room for one more session."""
+    tokens = list(range(16))
+    first = pool.open_table(18)
+    first.grow(16)
+    cache.publish(first, tokens, 16, salt="")
+    keys = cache.keys(tokens, salt="")
+    with pytest.raises(ResourceExhaustedError):
+        pool.open_table(18, keys)
+    first.free()
+
+    alone = pool.open_table(16, keys)  # six pages; those that rest are room that it takes
+    assert (alone.length, pool.available_pages) == (15, 0)
+    alone.free()
+    short = pool.open_table(15, keys[:4])
+    assert pool.available_pages == 1
+    beside = pool.open_table(15, keys)
+    assert (beside.length, pool.available_pages) == (15, 0)
+    for table in (short, beside):
+        table.free()
     pool.check_integrity()
 
 
