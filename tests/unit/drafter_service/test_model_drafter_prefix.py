@@ -74,11 +74,7 @@ def test_a_page_that_cannot_be_completed_costs_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failing = False
-
-    def script(history: Sequence[int]) -> torch.Tensor:
-        return DRAFT(history)
-
-    bench = bench_of(script)
+    bench = bench_of()
     forward = bench.drafter._runner.forward
 
     def broken(chunks: object) -> torch.Tensor:
