@@ -323,6 +323,21 @@ def test_pages_that_others_hold_are_no_room_that_a_session_needs(
     pool.check_integrity()
 
 
+def test_a_page_that_rests_is_room_that_its_next_session_takes(
+    pool: PagePool, cache: PrefixCache
+) -> None:
+    """One page is left, and it rests: a session of two pages has no room, though it knows one."""
+    filled(cache, pool, [1, 2, 3, 4])
+    other = pool.open_table(15)
+    keys = cache.keys([1, 2, 3, 4], salt="")
+    assert (pool.available_pages, len(keys)) == (1, 1)
+    with pytest.raises(ResourceExhaustedError):
+        pool.open_table(4, keys)
+    other.free()
+    assert pool.open_table(4, keys).length == 3
+    pool.check_integrity()
+
+
 def test_two_sessions_that_computed_the_same_page_keep_one_each(
     pool: PagePool, cache: PrefixCache
 ) -> None:
