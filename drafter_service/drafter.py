@@ -60,8 +60,11 @@ class Drafter(Protocol):
         """Forget what was computed for tokens from `length` on."""
         ...
 
-    def release(self, key: SessionKey) -> None:
-        """Free everything of a session. Unknown keys are fine."""
+    def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
+        """Free everything of a session. Unknown keys are fine.
+
+        What was computed for its `committed` tokens may be kept for sessions that begin alike.
+        """
         ...
 
     def kv_length(self, key: SessionKey) -> int:

@@ -105,8 +105,10 @@ class DrafterEngine:
 
     def _free(self, key: SessionKey, error: Exception | None = None) -> None:
         self._traces.close(key, error)
-        self._sessions.pop(key, None)
-        self._drafter.release(key)
+        session = self._sessions.pop(key, None)
+        # what failed, or lost its link, may have left nothing worth keeping
+        committed = session.tokens[: session.committed] if session and error is None else ()
+        self._drafter.release(key, committed)
 
     # --- the step ---------------------------------------------------------------------------
 

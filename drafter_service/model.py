@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,11 +16,18 @@ from paceline.runtime.emulated import device_counters
 from paceline.runtime.engine_thread import SessionKey
 from paceline.runtime.grammar import GrammarEngine, GrammarMatcher
 from paceline.runtime.page_table import PageTable
+from paceline.runtime.prefix_cache import PrefixCache
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.sampling.draw import DraftRow, draw_drafts
 from paceline.sampling.probabilities import RowContext
 from paceline.types import OpenSession, WorkerInfo
+
+logger = logging.getLogger(__name__)
+
+MAX_COMPLETED = 4
+"""Tokens that are computed after a session's end if a page for the next turn lacks just them: the
+last draft and what the verifier said after it were never fed."""
 
 
 class ModelDrafter:
@@ -41,6 +49,8 @@ class ModelDrafter:
         self._budget = config.max_batch_tokens
         self._info = info
         self._tables: dict[SessionKey, PageTable] = {}
+        self._openings: dict[SessionKey, OpenSession] = {}
+        self._prefixes = PrefixCache(runner.pool, enabled=config.prefix_reuse)
         self._grammar = grammar
         self._matchers: dict[SessionKey, GrammarMatcher] = {}
         # Waiting costs a session nothing but drafts, so it may wait for as long as it lives.
@@ -62,12 +72,17 @@ class ModelDrafter:
                 prompt_length=opening.prompt_length,
                 end_ids=opening.eos_token_ids,
             )
-        self._waiting.enter(key, min(opening.max_length, self.context_length), now=0.0)
+        is_within = len(opening.token_ids) < self.context_length  # else it is never drafted for
+        keys = self._prefixes.keys(opening.token_ids, salt=opening.cache_salt) if is_within else ()
+        max_length = min(opening.max_length, self.context_length)
+        self._waiting.enter(key, max_length, now=0.0, prefix=keys)
+        self._openings[key] = opening
         self._admit()
 
     def propose(self, requests: Sequence[ProposeRequest]) -> list[Proposal]:
         proposals = [Proposal(is_waiting=request.key not in self._tables) for request in requests]
         chunks: list[Chunk] = []
+        begun: list[tuple[ProposeRequest, PageTable, int]] = []
         finishing: list[int] = []
         for index, granted in self._schedule(requests):
             request = requests[index]
@@ -77,15 +92,32 @@ class ModelDrafter:
                 token_ids = request.token_ids[table.length : table.length + granted]
                 is_last = table.length + granted == len(request.token_ids)
                 chunks.append(Chunk(table, token_ids, num_logits=int(is_last)))
+                begun.append((request, table, table.length))
                 if is_last:
                     finishing.append(index)
         if chunks:
             logits = self._runner.forward(chunks)
+        for request, table, start in begun:
+            self._note_prompt(request.opening, table, start)
         if finishing:
             drawn = self._draw(logits, [requests[index] for index in finishing])
             for index, proposal in zip(finishing, drawn, strict=True):
                 proposals[index] = proposal
+                if not isinstance(proposal.error, InvalidArgumentError | None):
+                    self._tables[requests[index].key].disown()  # what is cached may be at fault
         return proposals
+
+    def _note_prompt(self, opening: OpenSession, table: PageTable, start: int) -> None:
+        """After a pass from position `start` on: count the prompt's part of it, and offer that.
+
+        The last token is withheld: a session may have to feed it again.
+        """
+        num_opened = len(opening.token_ids)
+        self._prefixes.count_computed(len(range(start, min(table.length, num_opened))))
+        if start < num_opened:
+            self._prefixes.publish(
+                table, opening.token_ids, num_opened - 1, salt=opening.cache_salt
+            )
 
     def _schedule(self, requests: Sequence[ProposeRequest]) -> list[tuple[int, int]]:
         """(request, tokens of the next pass), perhaps 0; decoding goes before prompts.
@@ -98,6 +130,9 @@ class ModelDrafter:
         for index, request in enumerate(requests):
             table = self._tables.get(request.key)
             length = len(request.token_ids) - (request.limit == 0)
+            if table is not None:
+                opening = request.opening
+                self._prefixes.adopt(table, opening.token_ids, salt=opening.cache_salt)
             if table is not None and request.limit and table.length == length:
                 table.truncate(length - 1)  # a rollback left no token to feed: its row is needed
             if table is not None and table.length < length and self._goes_on(request):
@@ -140,16 +175,32 @@ class ModelDrafter:
         if table is not None:
             table.truncate(min(table.length, length))
 
-    def release(self, key: SessionKey) -> None:
+    def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
         self._waiting.leave(key)
         self._matchers.pop(key, None)
         table = self._tables.pop(key, None)
-        if table is not None:
+        opening = self._openings.pop(key, None)
+        if table is not None and opening is not None:
+            self._complete_page(table, committed)
+            self._prefixes.publish(table, committed, len(committed), salt=opening.cache_salt)
             table.free()
         self._admit()
 
+    def _complete_page(self, table: PageTable, committed: Sequence[int]) -> None:
+        """Compute the few tokens that the last page lacks which the verifier has in full."""
+        end = min(len(committed) - 1, self.context_length)
+        end -= end % self._runner.pool.page_size
+        missing = committed[table.length : end]
+        if self._prefixes.enabled and 0 < len(missing) <= MAX_COMPLETED:
+            try:
+                self._runner.forward([Chunk(table, missing, num_logits=0)])
+            except Exception:  # nobody waits for it
+                logger.exception("a page could not be completed for later sessions")
+
     def _admit(self) -> None:
-        self._tables.update(self._waiting.admit())
+        for key, table in self._waiting.admit():
+            self._tables[key] = table
+            self._prefixes.count_reused(table.length)
 
     def kv_length(self, key: SessionKey) -> int:
         table = self._tables.get(key)
@@ -163,7 +214,7 @@ class ModelDrafter:
             kv_pages_total=pool.num_pages,
             kv_pages_used=pool.used_pages,
             waiting_sessions=len(self._waiting),
-            counters=device_counters(self._runner),
+            counters=device_counters(self._runner) | self._prefixes.counters,
         )
 
 

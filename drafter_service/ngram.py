@@ -80,7 +80,7 @@ class NgramDrafter:
         # the n-gram that ends at `length` is indexed once a token follows it
         self._indexes[key].truncate(max(length - 1, 0))
 
-    def release(self, key: SessionKey) -> None:
+    def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
         self._indexes.pop(key, None)
 
     def kv_length(self, key: SessionKey) -> int:

@@ -67,6 +67,7 @@ class RelaySettings:
     start_window: int = 1
     """Where an adaptive window begins; `window` is its limit."""
     grammar: str = ""
+    cache_salt: str = ""
 
 
 def is_about_a_block(error: PacelineError) -> bool:
@@ -212,7 +213,7 @@ class Relay:
         if self._trace is not None:
             self._trace.judged(reply)
         if reply.finish_reason is not None:
-            self._tell_fate_of_drafts(reply)
+            self._tell_last(reply)
             self._end()
         elif self._drafter is not None:
             self._advance_drafter(reply)
@@ -242,13 +243,13 @@ class Relay:
             self._pacing.advanced(len(self.session.tokens), now)
         self._send_drafter(advance)
 
-    def _tell_fate_of_drafts(self, verdict: Verdict) -> None:
-        """Before the end: a drafter that makes spans says in them which drafts were kept."""
-        if self._trace is not None and self._drafter is not None:
+    def _tell_last(self, verdict: Verdict) -> None:
+        """What a generation ends with is final too: the drafter keeps it for the next turn, and its
+        spans say which drafts were kept."""
+        if self._drafter is not None:
             session_id = self._drafter.session_id
-            self._send_drafter(
-                Advance(session_id, verdict.epoch, verdict.base, verdict.token_ids, window=0)
-            )
+            advance = Advance(session_id, verdict.epoch, verdict.base, verdict.token_ids, window=0)
+            self._send_drafter(advance)
 
     def _set_speculation(self, plan: WindowPlan | None) -> None:
         if self._verifier is not None:
@@ -289,6 +290,7 @@ class Relay:
             vocab_size=info.vocab_size,
             reproducible=settings.reproducible,
             grammar=settings.grammar,
+            cache_salt=settings.cache_salt,
         )
 
     def _traced(self, session: WorkerSession[Any, Any], opening: OpenSession) -> OpenSession:

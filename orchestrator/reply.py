@@ -94,7 +94,7 @@ class Reply:
             seed=relay.seed,
             epochs=counts.epochs,
         )
-        usage = Usage(len(self._request.prompt), self.num_delivered)
+        usage = Usage(len(self._request.prompt), self.num_delivered, counts.cached_prompt_tokens)
         return Outcome(self.finish_reason, usage, stats)
 
 

@@ -20,6 +20,8 @@ from paceline.types import WorkerInfo
 
 MAX_WINDOW = 256
 MAX_SPECULATIVE_TOKENS = 32
+MAX_CACHE_SALT_LENGTH = 256
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ def complete_request(
         banned = sampling.bad_words_token_ids + encode_bad_words(tokenizer, call.bad_words)
         sampling = replace(sampling, bad_words_token_ids=banned)
     sampling.check_vocabulary(target.vocab_size)
+    _check_salt(call.cache_salt)
     settings = replace(
         _settings(call, config), grammar=guiding_grammar(call, engine=grammar, target=target)
     )
@@ -132,6 +135,7 @@ def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
         reproducible=reproducible,
         adaptive=adaptive,
         start_window=start_window,
+        cache_salt=call.cache_salt,
     )
 
 
@@ -140,6 +144,12 @@ def draft_top_k(draft_probs: DraftProbsFormat, config: OrchestratorConfig) -> in
     if draft_probs is DraftProbsFormat.DENSE:
         return 0
     return 1 if draft_probs is DraftProbsFormat.NONE else config.speculation.draft_top_k
+
+
+def _check_salt(salt: str) -> None:
+    if len(salt) > MAX_CACHE_SALT_LENGTH:
+        problem = f"{len(salt)} characters; at most {MAX_CACHE_SALT_LENGTH}"
+        raise InvalidArgumentError("cache_salt", problem)
 
 
 def _check_range(field: str, value: int, limit: int) -> None:

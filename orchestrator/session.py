@@ -25,6 +25,7 @@ class SessionCounts:
     dropped: int = 0
     """Draft tokens that were not passed on to a verifier."""
     reopenings: int = 0
+    cached_prompt_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -53,6 +54,7 @@ class Session:
         counts.committed += len(verdict.token_ids)
         counts.verify_us += verdict.timings.forward_us + verdict.timings.judge_us
         counts.queue_us += verdict.timings.queue_us
+        counts.cached_prompt_tokens += verdict.cached_prompt_tokens
 
     def takes(self, block: DraftBlock) -> bool:
         """Count a block; whether it is still of use, or of an epoch that has passed."""

@@ -51,6 +51,8 @@ class GenerateFields(TypedDict, total=False):
     """The text matches this as a whole."""
     guided_choice: str | Iterable[str] | None
     """The text is one of these."""
+    cache_salt: str | None
+    """Cached prefixes are shared only among requests of the same salt."""
     temperature: float | None
     top_k: int | None
     top_p: float | None

@@ -34,6 +34,7 @@ class GenerateCall:
     guided_regex: str = ""
     guided_choice: Sequence[str] = ()
     return_spans: bool = False
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,14 @@ class OutputToken:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts; `completion_tokens` are the ids delivered."""
+    """Token counts; `completion_tokens` are the ids delivered.
+
+    `cached_prompt_tokens` of the prompt were in the verifier's KV cache already.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ class OpenSession:
     says where the prompt ends. `sampling.max_tokens` counts from the end of the prompt.
     `reproducible`: the same request gives the same ids again, so nothing that depends on timing
     may decide which numbers a token is drawn with (see `docs/decisions/`). `grammar` is what the
-    output must match, as llguidance reads it; empty allows anything.
+    output must match, as llguidance reads it; empty allows anything. KV pages are shared only with
+    sessions of the same `cache_salt`.
     """
 
     session_id: SessionId
@@ -72,6 +73,7 @@ class OpenSession:
     vocab_size: int
     reproducible: bool = False
     grammar: str = ""
+    cache_salt: str = ""
     trace_context: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -166,6 +168,7 @@ class Verdict:
     `token_ids` are the committed tokens: `accepted_length` accepted drafts, then the next token,
     whose origin is `next_origin` (None when there is no next token). `epoch` holds after it.
     `target_probs` are the committed tokens' under the target's law, where a trace asks for them.
+    The first verdict of a generation tells how many of the prompt's tokens were found cached.
     """
 
     session_id: SessionId
@@ -181,6 +184,7 @@ class Verdict:
     timings: PassTimings
     num_discarded: int
     target_probs: tuple[float, ...] = ()
+    cached_prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words_token_ids: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., seed: _Optional[int] = ..., logprobs: _Optional[int] = ..., acceptance: _Optional[_Union[Acceptance, str]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("token_ids", "prompt_length", "sampling", "window", "num_speculative_tokens", "draft_top_k", "committed_limit", "speculation", "epoch", "eos_token_ids", "vocab_size", "trace_context", "reproducible", "grammar")
+    __slots__ = ("token_ids", "prompt_length", "sampling", "window", "num_speculative_tokens", "draft_top_k", "committed_limit", "speculation", "epoch", "eos_token_ids", "vocab_size", "trace_context", "reproducible", "grammar", "cache_salt")
     class TraceContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,7 @@ class OpenSession(_message.Message):
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     REPRODUCIBLE_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     prompt_length: int
     sampling: SamplingParams
@@ -150,7 +151,8 @@ class OpenSession(_message.Message):
     trace_context: _containers.ScalarMap[str, str]
     reproducible: bool
     grammar: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draft_top_k: _Optional[int] = ..., committed_limit: _Optional[int] = ..., speculation: _Optional[bool] = ..., epoch: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., reproducible: _Optional[bool] = ..., grammar: _Optional[str] = ...) -> None: ...
+    cache_salt: str
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draft_top_k: _Optional[int] = ..., committed_limit: _Optional[int] = ..., speculation: _Optional[bool] = ..., epoch: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., reproducible: _Optional[bool] = ..., grammar: _Optional[str] = ..., cache_salt: _Optional[str] = ...) -> None: ...
 
 class CloseSession(_message.Message):
     __slots__ = ()

@@ -82,7 +82,7 @@ class TokenLogprobs(_message.Message):
     def __init__(self, logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("epoch", "base", "token_ids", "accepted_length", "next_origin", "num_judged", "finish_reason", "logprobs", "kv_length", "timings", "num_discarded", "target_probs")
+    __slots__ = ("epoch", "base", "token_ids", "accepted_length", "next_origin", "num_judged", "finish_reason", "logprobs", "kv_length", "timings", "num_discarded", "target_probs", "cached_prompt_tokens")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,7 @@ class Verdict(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     NUM_DISCARDED_FIELD_NUMBER: _ClassVar[int]
     TARGET_PROBS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     base: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -107,7 +108,8 @@ class Verdict(_message.Message):
     timings: PassTimings
     num_discarded: int
     target_probs: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted_length: _Optional[int] = ..., next_origin: _Optional[_Union[_common_pb2.Origin, str]] = ..., num_judged: _Optional[int] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_length: _Optional[int] = ..., timings: _Optional[_Union[PassTimings, _Mapping]] = ..., num_discarded: _Optional[int] = ..., target_probs: _Optional[_Iterable[float]] = ...) -> None: ...
+    cached_prompt_tokens: int
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted_length: _Optional[int] = ..., next_origin: _Optional[_Union[_common_pb2.Origin, str]] = ..., num_judged: _Optional[int] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_length: _Optional[int] = ..., timings: _Optional[_Union[PassTimings, _Mapping]] = ..., num_discarded: _Optional[int] = ..., target_probs: _Optional[_Iterable[float]] = ..., cached_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class PassTimings(_message.Message):
     __slots__ = ("queue_us", "forward_us", "judge_us", "rows", "sessions")

@@ -78,6 +78,8 @@ class VerifierSession:
         self.tail = DraftTail()
         self.epoch = opening.epoch
         self.table: PageTable | None = None
+        self.num_reused = 0
+        """Tokens whose pages were found instead of computed."""
         self.last_served = 0
         self._params = opening.sampling
         self._committed_limit = opening.committed_limit
@@ -311,6 +313,11 @@ class VerifierSession:
             masks=() if self._guidance is None else self._guidance.masks(drafts, plan.num_rows),
         )
 
+    def distrust(self, error: PacelineError) -> None:
+        """Keep the pages of a failed session from others, unless the request was to blame."""
+        if self.table is not None and not isinstance(error, InvalidArgumentError):
+            self.table.disown()
+
     def explained(self, error: PacelineError) -> PacelineError:
         """A judge's error, or what led to it."""
         return error if self._guidance is None else self._guidance.explained(error)
@@ -344,6 +351,7 @@ class VerifierSession:
             self.epoch += 1
             self._discard(self.tail.clear(), "rejected")
         self._idle_since = self._ready_since = None
+        cached_prompt_tokens = self.num_reused if base == self.opening.prompt_length else 0
         self.tokens.extend(committed)
         self.table.truncate(min(self.table.length, len(self.tokens) - 1))
         discarded, self._num_discarded = self._num_discarded, 0
@@ -361,6 +369,7 @@ class VerifierSession:
             timings=timings,
             num_discarded=discarded,
             target_probs=judgement.target_probs[: len(committed)],
+            cached_prompt_tokens=cached_prompt_tokens,
         )
 
     def _cut(self, decided: list[int]) -> tuple[list[int], FinishReason | None]:

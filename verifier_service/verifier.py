@@ -21,6 +21,7 @@ from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.emulated import device_counters
 from paceline.runtime.engine_thread import LinkId, SessionKey
 from paceline.runtime.grammar import GrammarEngine
+from paceline.runtime.prefix_cache import PrefixCache
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.sampling.acceptance import Judgement
@@ -97,6 +98,7 @@ class Verifier:
             max_waiting_s=config.runtime.max_waiting_s,
             max_waiting_sessions=config.runtime.max_waiting_sessions,
         )
+        self._prefixes = PrefixCache(runner.pool, enabled=config.runtime.prefix_reuse)
         self._turn = itertools.count(1)
         self._traces = VerifierTraces(tracing or Tracing("paceline-verifier"))
 
@@ -142,17 +144,23 @@ class Verifier:
             raise InvalidArgumentError("session_id", f"{opening.session_id} is already open")
         check_opening(opening, self._runner)
         guidance = self._guidance(opening)
-        self._waiting.enter(key, opening.max_length, now)
         config = self._config
         patience_ms = (
             config.seeded_draft_patience_ms if opening.reproducible else config.draft_patience_ms
         )
-        self._sessions[key] = VerifierSession(
+        session = VerifierSession(
             opening,
             patience_s=patience_ms / 1e3,
             max_drafts=config.max_drafts_per_pass,
             guidance=guidance,
         )
+        keys = (
+            ()
+            if session.wants_prompt_logprobs
+            else self._prefixes.keys(opening.token_ids, salt=opening.cache_salt)
+        )
+        self._waiting.enter(key, opening.max_length, now, prefix=keys)
+        self._sessions[key] = session
         self._traces.open(key, opening, now)
         self._admit()
 
@@ -201,7 +209,10 @@ class Verifier:
 
     def _admit(self) -> None:
         for key, table in self._waiting.admit():
-            self._sessions[key].table = table
+            session = self._sessions[key]
+            session.table = table
+            session.num_reused = table.length
+            self._prefixes.count_reused(table.length)
 
     # --- the step ---------------------------------------------------------------------------
 
@@ -224,6 +235,7 @@ class Verifier:
         decodes: list[tuple[SessionKey, VerifierSession, PassPlan]] = []
         prefills: list[tuple[SessionKey, VerifierSession, PassPlan]] = []
         for key, session in sorted(self._sessions.items(), key=lambda item: item[1].last_served):
+            self._adopt_prefix(session)
             plan = session.plan(now)
             if plan is not None:
                 (decodes if plan.num_uncached == 1 else prefills).append((key, session, plan))
@@ -239,6 +251,21 @@ class Verifier:
                 session.last_served = next(self._turn)
                 entries.append(_Entry(key, session, plan, plan.chunk_of(granted)))
         return entries
+
+    def _adopt_prefix(self, session: VerifierSession) -> None:
+        """Take over what others have cached of this one's tokens since it was admitted.
+
+        The rows of a prompt whose log-probabilities are asked for must be computed.
+        """
+        if session.table is not None and not session.wants_prompt_logprobs:
+            salt = session.opening.cache_salt
+            session.num_reused += self._prefixes.adopt(session.table, session.tokens, salt=salt)
+
+    def _publish_prefix(self, session: VerifierSession) -> None:
+        """Offer a session's full pages to later ones: all that they hold is committed."""
+        assert session.table is not None
+        salt = session.opening.cache_salt
+        self._prefixes.publish(session.table, session.tokens, session.num_cached, salt=salt)
 
     def _run(self, entries: list[_Entry], now: float) -> Replies:
         """One pass; if it fails, each session alone, so that a bad one hurts no other."""
@@ -279,6 +306,12 @@ class Verifier:
             sessions=len(entries),
         )
         self.metrics.passed(seconds=judged - started, rows=timings.rows, sessions=timings.sessions)
+        for entry, base in zip(entries, bases, strict=True):
+            num_opened = len(entry.session.opening.token_ids)
+            prompt = range(base - 1, min(entry.session.num_cached, num_opened))
+            self._prefixes.count_computed(len(prompt))
+            if not entry.is_complete:
+                self._publish_prefix(entry.session)
         replies = read + [
             self._commit(entry, judgement, replace(timings, queue_us=entry.session.waited_us(now)))
             for entry, judgement in zip(complete, judgements, strict=True)
@@ -295,8 +328,10 @@ class Verifier:
         self, entry: _Entry, judgement: Judgement | PacelineError, timings: PassTimings
     ) -> tuple[LinkId, VerifierReply]:
         if isinstance(judgement, PacelineError):
+            entry.session.distrust(judgement)
             return self._fail(entry.key, entry.session.explained(judgement))
         verdict = entry.session.commit(entry.plan, judgement, timings)
+        self._publish_prefix(entry.session)
         self.metrics.judged(verdict)
         self._count_discarded(entry.session)
         if self._traces:
@@ -325,7 +360,7 @@ class Verifier:
             kv_pages_used=pool.used_pages,
             live_sessions=len(self._sessions),
             waiting_sessions=len(self._waiting),
-            counters={**self.counters, **device_counters(self._runner)},
+            counters=self.counters | self._prefixes.counters | device_counters(self._runner),
         )
 
 

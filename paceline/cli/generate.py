@@ -94,6 +94,9 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
     draft_probs: Annotated[
         DraftProbsFormat | None, _option("What travels of draft distributions.", _SPECULATION)
     ] = None,
+    cache_salt: Annotated[
+        str | None, _option("Share cached prefixes with this salt only.", _OUTPUT, metavar="TEXT")
+    ] = None,
     n: Annotated[int | None, _option("Answers; needs --json above 1.", _OUTPUT, "--n")] = None,
     prompt_logprobs: Annotated[
         int | None, _option("With --json: the same for the prompt.", _OUTPUT, metavar="K")
@@ -159,6 +162,7 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
         "logprobs": logprobs,
         "prompt_logprobs": prompt_logprobs,
         "n": n,
+        "cache_salt": cache_salt,
     }
     if chat:
         fields["messages"] = [{"role": "user", "content": text}]

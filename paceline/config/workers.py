@@ -21,6 +21,8 @@ class RuntimeConfig(Section):
     """Token budget of one step; long prompts are prefilled in chunks under it."""
     max_waiting_s: float = Field(default=30.0, ge=0)
     """How long a new session waits for room in the KV pool before RESOURCE_EXHAUSTED."""
+    prefix_reuse: bool = True
+    """Whether a prompt's KV pages are taken over from earlier sessions that began alike."""
     max_waiting_sessions: int = Field(default=1024, ge=0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,6 +18,7 @@ K = TypeVar("K", bound=Hashable)
 class _Waiting:
     max_tokens: int
     gives_up_at: float
+    prefix: Sequence[bytes]
 
 
 class AdmissionQueue(Generic[K]):
@@ -32,20 +33,21 @@ class AdmissionQueue(Generic[K]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def enter(self, key: K, max_tokens: int, now: float) -> None:
-        """Queue a session that may grow to `max_tokens`.
+    def enter(self, key: K, max_tokens: int, now: float, *, prefix: Sequence[bytes] = ()) -> None:
+        """Queue a session that may grow to `max_tokens`; `prefix` are its first pages' keys.
 
         Raises `InvalidArgumentError` if it can never fit, `ResourceExhaustedError` if the queue
         is full and the session would have to wait.
         """
         self._pool.check_possible(max_tokens)
-        must_wait = self._waiting or self._pool.pages_for(max_tokens) > self._pool.available_pages
+        needed = self._pool.pages_needed(max_tokens, prefix)
+        must_wait = self._waiting or needed > self._pool.available_pages
         if must_wait and len(self._waiting) >= self._max_waiting_sessions:
             raise ResourceExhaustedError(
                 f"{len(self._waiting)} sessions already wait for KV pages, the limit is"
                 f" {self._max_waiting_sessions}"
             )
-        self._waiting[key] = _Waiting(max_tokens, now + self._max_waiting_s)
+        self._waiting[key] = _Waiting(max_tokens, now + self._max_waiting_s, prefix)
 
     def leave(self, key: K) -> None:
         """Forget a session that no longer wants to wait. Unknown keys are fine."""
@@ -56,10 +58,11 @@ class AdmissionQueue(Generic[K]):
         admitted = []
         while self._waiting:
             key, entry = next(iter(self._waiting.items()))
-            if self._pool.pages_for(entry.max_tokens) > self._pool.available_pages:
+            needed = self._pool.pages_needed(entry.max_tokens, entry.prefix)
+            if needed > self._pool.available_pages:
                 break
             del self._waiting[key]
-            admitted.append((key, self._pool.open_table(entry.max_tokens)))
+            admitted.append((key, self._pool.open_table(entry.max_tokens, entry.prefix)))
         return admitted
 
     def expire(self, now: float) -> list[tuple[K, ResourceExhaustedError]]:
@@ -72,7 +75,7 @@ class AdmissionQueue(Generic[K]):
         return min((entry.gives_up_at for entry in self._waiting.values()), default=None)
 
     def _refusal(self, entry: _Waiting) -> ResourceExhaustedError:
-        needed = self._pool.pages_for(entry.max_tokens)
+        needed = self._pool.pages_needed(entry.max_tokens, entry.prefix)
         return ResourceExhaustedError(
             f"no room in the KV pool after {self._max_waiting_s:g} s: {needed} pages needed,"
             f" {self._pool.available_pages} of {self._pool.num_pages} free"

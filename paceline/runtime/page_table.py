@@ -12,14 +12,48 @@ class PageTable:
     """Maps positions `0 .. length - 1` of one session to slots of the pool.
 
     Position p lies in slot `pages[p // page_size] * page_size + p % page_size`.
+
+    The first `len(keys)` pages are sealed: full, of final tokens, and perhaps shared with other
+    tables. Nothing is ever written to them and truncation never reaches them, so whatever a table
+    writes lies in pages of its own and sharing needs no copies.
     """
 
     def __init__(self, pool: PagePool, max_pages: int) -> None:
         self._pool = pool
         self._max_pages = max_pages
         self.pages: list[int] = []
+        self.keys: list[bytes] = []
         self.length = 0
         self.closed = False
+
+    @property
+    def sealed_length(self) -> int:
+        """Tokens in sealed pages."""
+        return len(self.keys) * self._pool.page_size
+
+    def adopt(self, key: bytes) -> bool:
+        """Append the page of that key, sealed, if there is one and all pages before it are."""
+        page = self._pool.find_page(key)
+        if page is None:
+            return False
+        assert self.length == self.sealed_length
+        assert len(self.pages) < self._max_pages, "grown past its reservation"
+        self._pool.share_page(page)
+        self.pages.append(page)
+        self.keys.append(key)
+        self.length = self.sealed_length
+        return True
+
+    def seal(self, key: bytes) -> None:
+        """Seal the next page, which is full, so that others find it by its key."""
+        page = self.pages[len(self.keys)]
+        self._pool.set_key(page, key)
+        self.keys.append(key)
+        assert self.sealed_length <= self.length, "a page must be full to be sealed"
+
+    def disown(self) -> None:
+        """Let none of the pages be found any more: what they hold is not to be trusted."""
+        self._pool.drop_keys(self.pages)
 
     def grow(self, num_tokens: int) -> None:
         """Make room for the next `num_tokens`. Never fails within what the table reserved."""
@@ -33,7 +67,7 @@ class PageTable:
 
     def truncate(self, length: int) -> None:
         """Forget the tokens from `length` on; whole pages return to the table's reservation."""
-        assert 0 <= length <= self.length
+        assert self.sealed_length <= length <= self.length
         keep = self._pool.pages_for(length)
         dropped = self.pages[keep:]
         del self.pages[keep:]
@@ -48,6 +82,7 @@ class PageTable:
         self._pool.give_back(self.pages, still_promised=False)
         self._pool.release_promise(self._max_pages - len(self.pages))
         self.pages = []
+        self.keys = []
         self.length = 0
         self.closed = True
 

@@ -48,7 +48,9 @@ def outcome(num_tokens: int = len(TOKENS)) -> orchestrator_pb2.GenerateResponse:
     return orchestrator_pb2.GenerateResponse(
         outcome=orchestrator_pb2.Outcome(
             finish_reason=common_pb2.FINISH_REASON_LENGTH,
-            usage=orchestrator_pb2.Usage(prompt_tokens=3, completion_tokens=num_tokens),
+            usage=orchestrator_pb2.Usage(
+                prompt_tokens=3, completion_tokens=num_tokens, cached_prompt_tokens=2
+            ),
             stats=orchestrator_pb2.SpeculationStats(**STATS),
         )
     )

@@ -77,7 +77,7 @@ def test_json_is_exactly_one_object(server: ScriptedOrchestrator) -> None:
         "token_ids": [10, 11, 12, 13, 14],
         "origins": ORIGINS,
         "finish_reason": "length",
-        "usage": {"prompt_tokens": 3, "completion_tokens": 5},
+        "usage": {"prompt_tokens": 3, "completion_tokens": 5, "cached_prompt_tokens": 2},
         "stats": {**STATS, "acceptance_rate": 0.75},
     }
 
@@ -101,7 +101,8 @@ def test_every_option_reaches_the_server(server: ScriptedOrchestrator) -> None:
         "--logit-bias 5=-2 --logit-bias 6=1 --allowed-token-id 1 --allowed-token-id 5 "
         "--bad-word no --seed 7 --max-tokens 9 --min-tokens 2 --stop one --stop two "
         "--include-stop-in-output --stop-token-id 8 --ignore-eos --no-speculation "
-        "--acceptance block --window 3 --num-speculative-tokens 2 --logprobs 0"
+        "--acceptance block --window 3 --num-speculative-tokens 2 --logprobs 0 "
+        "--cache-salt tenant"
     )
     assert generate(server, "hi", *options).exit_code == 0
     sampling = common_pb2.SamplingParams(
@@ -136,6 +137,7 @@ def test_every_option_reaches_the_server(server: ScriptedOrchestrator) -> None:
             stop=["one", "two"],
             include_stop_in_output=True,
             bad_words=["no"],
+            cache_salt="tenant",
         )
     ]
 

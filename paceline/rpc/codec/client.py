@@ -57,13 +57,13 @@ def encode_generate(**given: Unpack[GenerateFields]) -> orchestrator_pb2.Generat
         _add_message(message, entry)
     if isinstance(values.get("guided_json"), Mapping):
         values["guided_json"] = json.dumps(values["guided_json"], ensure_ascii=False)
-    for name in ("guided_json", "guided_regex"):
+    for name in ("guided_json", "guided_regex", "cache_salt"):
         if name in values:
             set_field(message, name, values[name])
     for name in ("stop", "bad_words", "guided_choice"):
         strings = values.get(name, ())
         extend_field(message, name, [strings] if isinstance(strings, str) else strings)
-    for name in ("guided_json", "guided_regex", "guided_choice"):
+    for name in ("guided_json", "guided_regex", "guided_choice", "cache_salt"):
         if name in values and not getattr(message, name):  # the wire would read "not given"
             raise InvalidArgumentError(name, "must not be empty")
     if "draft_probs" in values:
@@ -83,7 +83,7 @@ def decode_response(message: orchestrator_pb2.GenerateResponse) -> Chunk:
     reason = decode_finish_reason(outcome.finish_reason)
     if reason is None:
         raise PacelineError("the server's outcome has no finish reason")
-    usage = Usage(outcome.usage.prompt_tokens, outcome.usage.completion_tokens)
+    usage = Usage(**{field.name: getattr(outcome.usage, field.name) for field in fields(Usage)})
     stats = Stats(**{field.name: getattr(outcome.stats, field.name) for field in fields(Stats)})
     spans = tuple(decode_span(span) for span in message.spans)
     return Chunk(tokens, reason.value, usage, stats, message.index, prompt_tokens, spans)

@@ -44,6 +44,7 @@ def decode_generate(
         guided_regex=message.guided_regex,
         guided_choice=message.guided_choice,
         return_spans=message.return_spans,
+        cache_salt=message.cache_salt,
     )
 
 

@@ -23,6 +23,7 @@ def encode_open(event: OpenSession) -> common_pb2.OpenSession:
         vocab_size=event.vocab_size,
         reproducible=event.reproducible,
         grammar=event.grammar,
+        cache_salt=event.cache_salt,
         trace_context=dict(event.trace_context),
     )
 
@@ -46,6 +47,7 @@ def decode_open(session_id: SessionId, message: common_pb2.OpenSession) -> OpenS
         vocab_size=message.vocab_size,
         reproducible=message.reproducible,
         grammar=message.grammar,
+        cache_salt=message.cache_salt,
         trace_context=dict(message.trace_context),
     )
 

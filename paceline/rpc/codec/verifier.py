@@ -140,6 +140,7 @@ def _encode_verdict(verdict: Verdict) -> verifier_pb2.Verdict:
         ),
         num_discarded=verdict.num_discarded,
         target_probs=verdict.target_probs,
+        cached_prompt_tokens=verdict.cached_prompt_tokens,
     )
 
 
@@ -173,6 +174,7 @@ def _decode_verdict(session_id: SessionId, message: verifier_pb2.Verdict) -> Ver
         ),
         num_discarded=message.num_discarded,
         target_probs=tuple(message.target_probs),
+        cached_prompt_tokens=message.cached_prompt_tokens,
     )
 
 

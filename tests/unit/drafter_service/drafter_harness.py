@@ -71,7 +71,7 @@ class CountingDrafter:
     def rollback(self, key: SessionKey, length: int) -> None:
         self.rollbacks.append(length)
 
-    def release(self, key: SessionKey) -> None:
+    def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
         self.released.append(key)
 
     def kv_length(self, key: SessionKey) -> int:

@@ -21,6 +21,8 @@ VOCAB = 5
 TARGET = hashed_script(VOCAB, seed=1)
 MAX_TOKENS = 24
 END = 4
+SHARED = [1, 3, 0, 2, 2, 1, 0, 3, 1, 1, 2, 0, 3, 3, 1, 0, 2, 1]
+"""Prompts that begin alike share pages of the cache."""
 
 
 def half_right(history: Sequence[int]) -> torch.Tensor:
@@ -83,7 +85,8 @@ class Interleavings(RuleBasedStateMachine):
     # --- what may happen ----------------------------------------------------------------------
 
     @rule(
-        prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9),
+        prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9)
+        | st.integers(5, 18).map(lambda length: SHARED[:length]),
         window=st.integers(1, 8),
         block=st.integers(1, 5),
         seed=st.integers(0, 3),
@@ -185,6 +188,7 @@ class Interleavings(RuleBasedStateMachine):
             if session.table is not None:
                 assert session.table.length < len(session.tokens) + 1
         assert pipeline.drafter is not None
+        pipeline.drafter.engine._drafter._runner.pool.check_integrity()
         for drafting in pipeline.drafter.engine._sessions.values():
             drafting.check_integrity()
         for relay in self.live:

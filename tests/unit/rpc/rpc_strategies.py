@@ -119,6 +119,7 @@ open_sessions = st.builds(
     epoch=epochs,
     eos_token_ids=tuples(valid_ids),
     vocab_size=counts,
+    cache_salt=texts,
     trace_context=st.dictionaries(texts, texts, max_size=2),
 )
 advances = st.builds(
@@ -158,6 +159,7 @@ verdicts = st.builds(
     timings=pass_timings,
     num_discarded=micros,
     target_probs=tuples(float32s, 3),
+    cached_prompt_tokens=counts,
 )
 trace_spans = st.builds(
     TraceSpan,

@@ -260,6 +260,9 @@ def test_counters_add_up_over_sessions() -> None:
         "draft_tokens": 7,
         "accepted_tokens": 5,
         "committed_tokens": 2 + 3 + 4,
+        "prefix_tokens_reused": 0,
+        "prefix_tokens_computed": 5,
+        "prefix_pages_evicted": 0,
     }
 
 
