@@ -21,6 +21,12 @@ class AcceptanceEstimate:
 
     _successes: float = PRIOR_ACCEPTANCE * PRIOR_TRIALS
     _trials: float = PRIOR_TRIALS
+    memory_trials: float = MEMORY_TRIALS
+
+    @classmethod
+    def beginning_with(cls, value: float) -> AcceptanceEstimate:
+        """An estimate that knows so far only what is usual."""
+        return cls(value * PRIOR_TRIALS, PRIOR_TRIALS)
 
     @property
     def value(self) -> float:
@@ -29,7 +35,7 @@ class AcceptanceEstimate:
     def update(self, *, judged: int, accepted: int) -> None:
         """Count one pass."""
         trials = accepted + (accepted < judged)
-        keep = (1.0 - 1.0 / MEMORY_TRIALS) ** trials
+        keep = (1.0 - 1.0 / self.memory_trials) ** trials
         self._successes = keep * self._successes + accepted
         self._trials = keep * self._trials + trials
 
@@ -100,10 +106,31 @@ class PassCost:
             covariance = self._product / self._total - mean_rows * mean_seconds
             self._slope = max(0.0, covariance / variance)
 
-    def seconds(self, rows: float) -> float:
-        """Expected time of a pass with so many rows; never less for more rows."""
+    def line(self) -> tuple[float, float]:
+        """Seconds of a pass as base and slope: base + slope x rows. The base may be negative."""
         mean_rows, mean_seconds = self._means()
-        return max(mean_seconds + self._slope * (rows - mean_rows), 0.1 * mean_seconds)
+        return mean_seconds - self._slope * mean_rows, self._slope
 
     def _means(self) -> tuple[float, float]:
         return self._rows / self._total, self._seconds / self._total
+
+
+@dataclass(slots=True)
+class Experience:
+    """What the sessions of a verifier and a drafter have learnt; the next ones begin with it."""
+
+    cost: PassCost
+    acceptance: AcceptanceEstimate = field(
+        default_factory=lambda: AcceptanceEstimate(memory_trials=10 * MEMORY_TRIALS)
+    )
+    agreement: AcceptanceEstimate = field(
+        default_factory=lambda: AcceptanceEstimate(memory_trials=10 * MEMORY_TRIALS)
+    )
+    draft_s: Mean = field(default_factory=Mean)
+    """Of one token."""
+    round_trip_s: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both workers have been measured."""
+        return self.cost.is_known and self.draft_s.value is not None

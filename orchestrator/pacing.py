@@ -33,14 +33,13 @@ class Pacing:
     def drafted(self, block: DraftBlock, committed: Sequence[int], now: float) -> None:
         """A block came from the drafter and goes on to the verifier.
 
-        `committed` are the tokens already committed at the block's positions, where they say how
-        good its drafts are: those of a target that does not look at drafts.
+        `committed` are the tokens already committed at the block's positions.
         """
         agreed = next(
             (i for i, token in enumerate(committed) if token != block.token_ids[i]),
             len(committed),
         )
-        self._controller.saw_drafts(judged=len(committed), accepted=agreed)
+        self._controller.saw_overtaken(compared=len(committed), agreed=agreed)
         num_tokens = len(block.token_ids)
         draft_s = block.draft_us / 1e6
         self._controller.saw_block(num_tokens=num_tokens, draft_s=draft_s)
