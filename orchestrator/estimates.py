@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -70,49 +72,81 @@ class Least:
             self._samples.popleft()
 
 
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Seconds of a pass by its rows: straight between `points`, which rise in both."""
+
+    points: tuple[tuple[float, float], ...]
+    """(rows, seconds), at least one."""
+
+    def seconds(self, rows: float) -> float:
+        """Flat before the first point; past the last as it rose before it."""
+        points = self.points
+        after = bisect_left(points, (rows,))
+        if after == 0 or len(points) == 1:
+            return points[0][1]
+        (low, low_s), (high, high_s) = (
+            points[after - 1 : after + 1] if after < len(points) else (points[-2:])
+        )
+        return low_s + (high_s - low_s) * (rows - low) / (high - low)
+
+    def rounded(self) -> CostCurve:
+        """Within a few per cent."""
+        points = {rounded(rows): rounded(seconds) for rows, seconds in self.points}
+        return CostCurve(tuple(sorted(points.items())))
+
+
+def rounded(value: float) -> float:
+    """To about 4 %: powers of 1.04; below a microsecond nothing."""
+    if value < 1e-6:
+        return 0.0
+    return 1.04 ** round(math.log(value, 1.04))
+
+
 @dataclass(slots=True)
 class PassCost:
-    """Seconds of a target pass as base + slope x rows, by discounted least squares.
+    """Running means of a target's pass times, by the size of the pass.
 
     One a verifier, shared by its sessions: what one session sees of a pass's size and time, all
-    learn from. The slope is what tells a compute-bound target from one bound by memory; it stays
-    while passes are all of one size and say nothing new about it.
+    learn from. Sizes are kept apart in steps of a fifth: where the time begins to rise with the
+    rows is what tells a compute-bound target from one bound by memory.
     """
 
-    memory_passes: float = 100.0
-    _total: float = 0.0
-    _rows: float = 0.0
-    _seconds: float = 0.0
-    _rows_squared: float = 0.0
-    _product: float = 0.0
-    _slope: float = 0.0
+    memory_passes: float = 50.0
+    _sums: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    """By step: discounted number of passes, sum of their rows, sum of their seconds."""
 
     @property
     def is_known(self) -> bool:
-        return self._total > 0.0
+        return bool(self._sums)
 
     def update(self, rows: int, seconds: float, *, sessions: int) -> None:
         """Count one of the reports on a pass of `rows` tokens that `sessions` had a part in."""
+        step = round(4 * math.log2(max(rows, 1)))
         share = 1.0 / max(sessions, 1)
         keep = (1.0 - 1.0 / self.memory_passes) ** share
-        self._total = keep * self._total + share
-        self._rows = keep * self._rows + share * rows
-        self._seconds = keep * self._seconds + share * seconds
-        self._rows_squared = keep * self._rows_squared + share * rows * rows
-        self._product = keep * self._product + share * rows * seconds
-        mean_rows, mean_seconds = self._means()
-        variance = self._rows_squared / self._total - mean_rows**2
-        if variance > 0.02 * mean_rows**2 + 0.25:
-            covariance = self._product / self._total - mean_rows * mean_seconds
-            self._slope = max(0.0, covariance / variance)
+        count, all_rows, all_seconds = self._sums.get(step, (0.0, 0.0, 0.0))
+        self._sums[step] = (
+            keep * count + share,
+            keep * all_rows + share * rows,
+            keep * all_seconds + share * seconds,
+        )
 
-    def line(self) -> tuple[float, float]:
-        """Seconds of a pass as base and slope: base + slope x rows. The base may be negative."""
-        mean_rows, mean_seconds = self._means()
-        return mean_seconds - self._slope * mean_rows, self._slope
+    def curve(self) -> CostCurve:
+        """The means, pooled where more rows seem to take less time (pool adjacent violators)."""
+        pools: list[tuple[float, float, float]] = []
+        for step in sorted(self._sums):
+            pools.append(self._sums[step])
+            while len(pools) > 1 and _mean_seconds(pools[-1]) < _mean_seconds(pools[-2]):
+                last = pools.pop()
+                pools[-1] = tuple(map(sum, zip(pools[-1], last, strict=True)))  # type: ignore[assignment]
+        return CostCurve(
+            tuple((rows / count, _mean_seconds((count, rows, s))) for count, rows, s in pools)
+        )
 
-    def _means(self) -> tuple[float, float]:
-        return self._rows / self._total, self._seconds / self._total
+
+def _mean_seconds(sums: tuple[float, float, float]) -> float:
+    return sums[2] / sums[0]
 
 
 @dataclass(slots=True)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from orchestrator.estimates import CostCurve, rounded
+
 LEAST_PASS_S = 1e-5
 BLOCK_OVERHEAD_S = 0.0003
 """What sending a block costs its drafter; among plans alike it favours longer blocks."""
@@ -29,9 +31,7 @@ class Conditions:
     round_trip_s: float
     sessions: int
     """How many share the verifier's passes."""
-    base_s: float
-    row_s: float
-    """A pass takes base + row x its rows."""
+    cost: CostCurve
 
     def token_s(self, block: int) -> float:
         """Time of a draft token in blocks of this length."""
@@ -43,18 +43,17 @@ class Conditions:
 
     def pass_s(self, rows: float) -> float:
         """Of a pass in which each session has so many rows."""
-        return max(self.base_s + self.row_s * self.sessions * rows, LEAST_PASS_S)
+        return max(self.cost.seconds(self.sessions * rows), LEAST_PASS_S)
 
     def rounded(self) -> Conditions:
         """These within a few per cent: near enough for the same plan, few enough to remember."""
         return Conditions(
             acceptance=round(self.acceptance, 2),
             agreement=round(self.agreement, 2),
-            draft_s=_rounded(self.draft_s),
-            round_trip_s=_rounded(self.round_trip_s),
+            draft_s=rounded(self.draft_s),
+            round_trip_s=rounded(self.round_trip_s),
             sessions=self.sessions,
-            base_s=_rounded(self.base_s),
-            row_s=_rounded(self.row_s),
+            cost=self.cost.rounded(),
         )
 
 
@@ -119,13 +118,6 @@ def riding_rate(conditions: Conditions, block: int, ahead: int) -> float:
         rows = (lag + caught * (first + 1 + visits * (then + 1))) / passes
         found = tokens / (passes * conditions.pass_s(rows))
     return found
-
-
-def _rounded(value: float) -> float:
-    """To about 4 %: powers of 1.04; below a microsecond nothing."""
-    if abs(value) < 1e-6:
-        return 0.0
-    return math.copysign(1.04 ** round(math.log(abs(value), 1.04)), value)
 
 
 def _rides(conditions: Conditions, first: int, then: int) -> float:

@@ -169,7 +169,6 @@ class WindowController:
     def _conditions(self, sessions: int) -> Conditions:
         acceptance = self._acceptance.value
         agreement = acceptance if self._is_deterministic else self._agreement.value
-        base_s, row_s = self._shared.cost.line()
         round_trip_s = self._round_trip_s or self._shared.round_trip_s or 0.0
         return Conditions(
             acceptance=min(max(acceptance, agreement), 0.999),
@@ -177,8 +176,7 @@ class WindowController:
             draft_s=self._shared.draft_s.value or 0.0,
             round_trip_s=round_trip_s,
             sessions=sessions,
-            base_s=base_s,
-            row_s=row_s,
+            cost=self._shared.cost.curve(),
         ).rounded()
 
     def _decide(self, conditions: Conditions, committed: int) -> None:
