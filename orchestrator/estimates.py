@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 
-MEMORY_TRIALS = 24.0
+MEMORY_TRIALS = 20.0
 """Judged positions after which an old one counts 1/e."""
 PRIOR_ACCEPTANCE = 0.7
 PRIOR_TRIALS = 2.0
+SAME_COST = 0.02
+"""A pass time that changes by less is the same: plans made for it stay good."""
 
 
 @dataclass(slots=True)
@@ -21,6 +25,12 @@ class AcceptanceEstimate:
 
     _successes: float = PRIOR_ACCEPTANCE * PRIOR_TRIALS
     _trials: float = PRIOR_TRIALS
+    memory_trials: float = MEMORY_TRIALS
+
+    @classmethod
+    def beginning_with(cls, value: float) -> AcceptanceEstimate:
+        """An estimate that knows so far only what is usual."""
+        return cls(value * PRIOR_TRIALS, PRIOR_TRIALS)
 
     @property
     def value(self) -> float:
@@ -29,7 +39,7 @@ class AcceptanceEstimate:
     def update(self, *, judged: int, accepted: int) -> None:
         """Count one pass."""
         trials = accepted + (accepted < judged)
-        keep = (1.0 - 1.0 / MEMORY_TRIALS) ** trials
+        keep = (1.0 - 1.0 / self.memory_trials) ** trials
         self._successes = keep * self._successes + accepted
         self._trials = keep * self._trials + trials
 
@@ -64,46 +74,113 @@ class Least:
             self._samples.popleft()
 
 
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Seconds of a pass by its rows: straight between `points`, which rise in both."""
+
+    points: tuple[tuple[float, float], ...]
+    """(rows, seconds), at least one."""
+
+    def seconds(self, rows: float) -> float:
+        """Flat before the first point; past the last as it rose before it."""
+        points = self.points
+        after = bisect_left(points, (rows,))
+        if after == 0 or len(points) == 1:
+            return points[0][1]
+        (low, low_s), (high, high_s) = (
+            points[after - 1 : after + 1] if after < len(points) else (points[-2:])
+        )
+        return low_s + (high_s - low_s) * (rows - low) / (high - low)
+
+
+def rounded(value: float) -> float:
+    """To about 4 %: powers of 1.04; below a microsecond nothing."""
+    if value < 1e-6:
+        return 0.0
+    return 1.04 ** round(math.log(value, 1.04))
+
+
 @dataclass(slots=True)
 class PassCost:
-    """Seconds of a target pass as base + slope x rows, by discounted least squares.
+    """Running means of a target's pass times, by the size of the pass.
 
     One a verifier, shared by its sessions: what one session sees of a pass's size and time, all
-    learn from. The slope is what tells a compute-bound target from one bound by memory; it stays
-    while passes are all of one size and say nothing new about it.
+    learn from. Small sizes are kept apart, larger ones by a twentieth: where the time begins to
+    rise with the rows is what tells a compute-bound target from one bound by memory.
     """
 
-    memory_passes: float = 100.0
-    _total: float = 0.0
-    _rows: float = 0.0
-    _seconds: float = 0.0
-    _rows_squared: float = 0.0
-    _product: float = 0.0
-    _slope: float = 0.0
+    memory_passes: float = 50.0
+    _sums: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    """By step: discounted number of passes, sum of their rows, sum of their seconds."""
+    _shown: dict[int, float] = field(default_factory=dict)
+    """By step: mean seconds that `curve` was made from."""
+    _curve: CostCurve | None = None
 
     @property
     def is_known(self) -> bool:
-        return self._total > 0.0
+        return bool(self._sums)
 
     def update(self, rows: int, seconds: float, *, sessions: int) -> None:
         """Count one of the reports on a pass of `rows` tokens that `sessions` had a part in."""
+        step = rows if rows <= 32 else round(32 + 12 * math.log2(rows / 32))
         share = 1.0 / max(sessions, 1)
         keep = (1.0 - 1.0 / self.memory_passes) ** share
-        self._total = keep * self._total + share
-        self._rows = keep * self._rows + share * rows
-        self._seconds = keep * self._seconds + share * seconds
-        self._rows_squared = keep * self._rows_squared + share * rows * rows
-        self._product = keep * self._product + share * rows * seconds
-        mean_rows, mean_seconds = self._means()
-        variance = self._rows_squared / self._total - mean_rows**2
-        if variance > 0.02 * mean_rows**2 + 0.25:
-            covariance = self._product / self._total - mean_rows * mean_seconds
-            self._slope = max(0.0, covariance / variance)
+        count, all_rows, all_seconds = self._sums.get(step, (0.0, 0.0, 0.0))
+        self._sums[step] = (
+            keep * count + share,
+            keep * all_rows + share * rows,
+            keep * all_seconds + share * seconds,
+        )
 
-    def seconds(self, rows: float) -> float:
-        """Expected time of a pass with so many rows; never less for more rows."""
-        mean_rows, mean_seconds = self._means()
-        return max(mean_seconds + self._slope * (rows - mean_rows), 0.1 * mean_seconds)
+    def curve(self) -> CostCurve:
+        """The means, pooled where more rows seem to take less time (pool adjacent violators).
 
-    def _means(self) -> tuple[float, float]:
-        return self._rows / self._total, self._seconds / self._total
+        The same curve while no mean has moved by more than `SAME_COST`.
+        """
+        if self._curve is None or self._has_moved():
+            self._curve = CostCurve(self._pooled())
+            self._shown = {step: _mean_seconds(sums) for step, sums in self._sums.items()}
+        return self._curve
+
+    def _has_moved(self) -> bool:
+        if self._shown.keys() != self._sums.keys():
+            return True
+        return any(
+            abs(_mean_seconds(self._sums[step]) - shown) > SAME_COST * shown
+            for step, shown in self._shown.items()
+        )
+
+    def _pooled(self) -> tuple[tuple[float, float], ...]:
+        pools: list[tuple[float, float, float]] = []
+        for step in sorted(self._sums):
+            count, rows, seconds = self._sums[step]
+            while pools and seconds / count < _mean_seconds(pools[-1]):
+                before = pools.pop()
+                count, rows, seconds = count + before[0], rows + before[1], seconds + before[2]
+            pools.append((count, rows, seconds))
+        return tuple((rows / count, seconds / count) for count, rows, seconds in pools)
+
+
+def _mean_seconds(sums: tuple[float, float, float]) -> float:
+    return sums[2] / sums[0]
+
+
+@dataclass(slots=True)
+class Experience:
+    """What the sessions of a verifier and a drafter have learnt; the next ones begin with it."""
+
+    cost: PassCost
+    acceptance: AcceptanceEstimate = field(
+        default_factory=lambda: AcceptanceEstimate(memory_trials=10 * MEMORY_TRIALS)
+    )
+    agreement: AcceptanceEstimate = field(
+        default_factory=lambda: AcceptanceEstimate(memory_trials=10 * MEMORY_TRIALS)
+    )
+    draft_s: Mean = field(default_factory=Mean)
+    """Of one token."""
+    round_trip_s: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both workers have been measured."""
+        return self.cost.is_known and self.draft_s.value is not None

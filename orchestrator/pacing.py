@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from orchestrator.estimates import Least, PassCost
 from orchestrator.window_controller import WindowController, WindowPlan
 from paceline.types import DraftBlock, Verdict
+
+
+class _Relayed(NamedTuple):
+    """A block on its way to the verifier."""
+
+    base: int
+    token_ids: Sequence[int]
+    relayed_at: float
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.token_ids)
 
 
 class Pacing:
@@ -19,7 +32,7 @@ class Pacing:
         self._to_drafter_s = Least()
         self._to_verifier_s = Least()
         self._advanced: tuple[int, float] | None = None  # committed length last told, and when
-        self._relayed: deque[tuple[int, float]] = deque()  # end of each unjudged block, and when
+        self._relayed: deque[_Relayed] = deque()  # not judged yet
 
     @property
     def plan(self) -> WindowPlan:
@@ -33,20 +46,19 @@ class Pacing:
     def drafted(self, block: DraftBlock, committed: Sequence[int], now: float) -> None:
         """A block came from the drafter and goes on to the verifier.
 
-        `committed` are the tokens already committed at the block's positions, where they say how
-        good its drafts are: those of a target that does not look at drafts.
+        `committed` are the tokens already committed at the block's positions.
         """
         agreed = next(
             (i for i, token in enumerate(committed) if token != block.token_ids[i]),
             len(committed),
         )
-        self._controller.saw_drafts(judged=len(committed), accepted=agreed)
+        self._controller.saw_overtaken(compared=len(committed), agreed=agreed)
         num_tokens = len(block.token_ids)
         draft_s = block.draft_us / 1e6
         self._controller.saw_block(num_tokens=num_tokens, draft_s=draft_s)
         if num_tokens and self._advanced is not None and self._advanced[0] == block.base:
             self._to_drafter_s.update(now - self._advanced[1] - draft_s)
-        self._relayed.append((block.base + num_tokens, now))
+        self._relayed.append(_Relayed(block.base, block.token_ids, now))
 
     def judged(self, verdict: Verdict, live_sessions: int, now: float) -> WindowPlan:
         """A verdict came; returns the plan to go on with.
@@ -57,13 +69,15 @@ class Pacing:
         pass_s = (timings.forward_us + timings.judge_us) / 1e6
         self._cost.update(timings.rows, pass_s, sessions=timings.sessions)
         end = verdict.base + verdict.num_judged
-        while self._relayed and self._relayed[0][0] <= end:
-            block_end, relayed_at = self._relayed.popleft()
-            if block_end == end and verdict.num_judged:
+        while self._relayed and self._relayed[0].end <= end:
+            block = self._relayed.popleft()
+            if block.end == end and verdict.num_judged:
                 waited_s = timings.queue_us / 1e6
-                self._to_verifier_s.update(now - relayed_at - waited_s - pass_s)
+                self._to_verifier_s.update(now - block.relayed_at - waited_s - pass_s)
         if verdict.accepted_length < verdict.num_judged:
             self._relayed.clear()
+        elif verdict.next_origin is not None:
+            self._compare(end, verdict.token_ids[-1])
         hops = (self._to_drafter_s.value, self._to_verifier_s.value)
         if hops[0] is not None and hops[1] is not None:
             self._controller.saw_round_trip(hops[0] + hops[1])
@@ -74,3 +88,12 @@ class Pacing:
             sessions=max(live_sessions, timings.sessions),
         )
         return self._controller.plan
+
+    def _compare(self, position: int, token_id: int) -> None:
+        """The verifier went on alone at a position; was the draft for it right?"""
+        if self._relayed and self._relayed[0].base <= position < self._relayed[0].end:
+            block = self._relayed[0]
+            agreed = block.token_ids[position - block.base] == token_id
+            self._controller.saw_overtaken(compared=1, agreed=int(agreed))
+            if not agreed:
+                self._relayed.clear()

@@ -133,6 +133,7 @@ class Relay:
         verifier = self._router.verifier()
         self._open_drafter(verifier)
         self._open_verifier(verifier)
+        self._set_patience()
         self._stop_listening = self._router.listen(self._attach_drafter)
 
     async def verdicts(self) -> AsyncIterator[Verdict]:
@@ -220,9 +221,7 @@ class Relay:
         self._verdicts.put_nowait(reply)
 
     def _committed_at(self, block: DraftBlock) -> list[int]:
-        """Tokens committed at a block's positions, if they were chosen without looking at it."""
-        if not self._sampling.is_deterministic:
-            return []
+        """Tokens committed at a block's positions before it came."""
         return self.session.tokens[block.base : block.base + len(block.token_ids)]
 
     def _advance_drafter(self, verdict: Verdict) -> None:
@@ -239,7 +238,7 @@ class Relay:
                     window=plan.window,
                     num_speculative_tokens=plan.num_speculative_tokens,
                 )
-                self._set_speculation(plan)
+                self._set_speculation()
             self._pacing.advanced(len(self.session.tokens), now)
         self._send_drafter(advance)
 
@@ -251,9 +250,14 @@ class Relay:
             advance = Advance(session_id, verdict.epoch, verdict.base, verdict.token_ids, window=0)
             self._send_drafter(advance)
 
-    def _set_speculation(self, plan: WindowPlan | None) -> None:
+    def _set_patience(self) -> None:
+        """Tell a verifier that knows of the drafter already, if the plan has a patience."""
+        if self._pacing is not None and self._pacing.plan.patience_s is not None:
+            self._set_speculation()
+
+    def _set_speculation(self) -> None:
         if self._verifier is not None:
-            patience_s = None if plan is None else plan.patience_s
+            patience_s = None if self._pacing is None else self._pacing.plan.patience_s
             patience_us = None if patience_s is None else int(patience_s * 1e6)
             self._send_verifier(
                 SetSpeculation(
@@ -306,7 +310,7 @@ class Relay:
         if self._is_over or self._drafter is not None or self._verifier is None:
             return
         if self._open_drafter(self._verifier.worker):
-            self._set_speculation(None)
+            self._set_speculation()
 
     def _open_drafter(self, verifier: VerifierWorker) -> bool:
         """Open the session on a drafter, if speculation is on and one is connected."""
@@ -324,14 +328,20 @@ class Relay:
         return True
 
     def _start_pacing(self, verifier: VerifierWorker) -> None:
-        """Begin to measure, with nothing known of this verifier and drafter."""
+        """Begin with what is known of this verifier and drafter."""
         settings = self._settings
-        if not settings.adaptive:
+        if not settings.adaptive or self._drafter is None:
             return
-        cost = self._router.pass_cost(verifier)
+        experience = self._router.experience(verifier, self._drafter.worker)
         start = WindowPlan(settings.num_speculative_tokens, settings.start_window, patience_s=None)
-        controller = WindowController(cost, max_window=settings.window, start=start)
-        self._pacing = Pacing(controller, cost)
+        controller = WindowController(
+            experience,
+            max_window=settings.window,
+            start=start,
+            sessions=verifier.num_sessions + (self._verifier is None),
+            is_deterministic=self._sampling.is_deterministic,
+        )
+        self._pacing = Pacing(controller, experience.cost)
 
     def _restart_drafter(self, epoch: int) -> None:
         """Tell the drafter to draft from the committed tokens in this epoch."""
@@ -356,7 +366,7 @@ class Relay:
         if not isinstance(error, UnavailableError):
             self._settings = replace(self._settings, speculation=False)
         self._pacing = None
-        self._set_speculation(None)
+        self._set_speculation()
 
     # --- the verifier is lost and replaced --------------------------------------------------
 
@@ -399,6 +409,7 @@ class Relay:
             return
         if self._drafter is not None:  # its outstanding drafts went to a verifier that is gone
             self._start_pacing(worker)
+            self._set_patience()
             self._restart_drafter(epoch)
         else:
             self._attach_drafter()

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
-from orchestrator.estimates import PassCost
+from orchestrator.estimates import Experience, PassCost
 from orchestrator.worker import Worker
 from paceline.errors import UnavailableError
 from paceline.types import DrafterEvent, DrafterReply, VerifierEvent, VerifierReply
@@ -27,6 +27,7 @@ class Router:
         self.verifiers = verifiers
         self.drafters = drafters
         self._pass_costs = {id(worker): PassCost() for worker in verifiers}
+        self._experiences: dict[tuple[int, int], Experience] = {}
         self._serving = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         for worker in self.workers:
@@ -53,9 +54,12 @@ class Router:
             raise UnavailableError(f"no verifier is connected ({problems})")
         return worker
 
-    def pass_cost(self, verifier: VerifierWorker) -> PassCost:
-        """What is known of the time of a verifier's passes; its sessions learn together."""
-        return self._pass_costs[id(verifier)]
+    def experience(self, verifier: VerifierWorker, drafter: DrafterWorker) -> Experience:
+        """What is known of this pair; its sessions learn together."""
+        pair = (id(verifier), id(drafter))
+        if pair not in self._experiences:
+            self._experiences[pair] = Experience(self._pass_costs[id(verifier)])
+        return self._experiences[pair]
 
     def drafter(self) -> DrafterWorker | None:
         """The drafter for a new session, if any is connected."""

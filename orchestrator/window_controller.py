@@ -6,83 +6,58 @@ estimates of acceptance, draft time, pass time and round trip.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
-from orchestrator.estimates import AcceptanceEstimate, Mean, PassCost
+from orchestrator.estimates import AcceptanceEstimate, Experience
+from orchestrator.pipeline_rate import Conditions, plain_rate, riding_rate, waiting_rate
 
+GAIN_TO_SPECULATE = 1.02
+"""A drafter is called for no less."""
+GAIN_IN_COMPANY = 1.05
+"""The same where others pay for the rows of the drafts: what a row costs is known less well."""
 GAIN_TO_SWITCH = 1.03
 """A plan is left for one that is better by this factor; less is noise."""
+FIRST_PROBE_TOKENS = 4
 MIN_PROBE_TOKENS = 8
 MAX_PROBE_TOKENS = 512
 PROBE_LENGTH = 2
-MAX_BLOCK = 16
-PROBE_TOKENS = 8
-"""Tokens after which a probe that was never judged is given up."""
 PROBE_SHARE = 0.01
 """Part of the time that probing may cost while speculation does not pay."""
+PROBE_TOKENS = 8
+"""Tokens, beyond those that drafts take to come, after which a probe without news is given up."""
+BLOCKS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+LENGTHS_AHEAD = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)
+"""What is tried."""
+MAX_BLOCK = max(BLOCKS)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
     """Block length and window to draft with; a window of 0 drafts nothing.
 
-    `patience_s` is how long the verifier waits for drafts before it decodes by itself; None is as
-    it is configured.
+    `patience_s` is how long the verifier waits for drafts before it decodes by itself: 0 rides
+    along in every pass, None is as it is configured. `ahead` are the drafts that a pass should
+    find when everything before was accepted.
     """
 
     num_speculative_tokens: int
     window: int
     patience_s: float | None
+    ahead: int = 0
 
 
 NO_SPECULATION = WindowPlan(1, 0, 0.0)
+PROBE = WindowPlan(PROBE_LENGTH, PROBE_LENGTH, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """What a plan is judged by. Times in seconds, `draft_s` for one token."""
-
-    acceptance: float
-    draft_s: float
-    round_trip_s: float
-    sessions: int
-    """How many share the verifier's passes."""
-    cost: PassCost
-
-
-def expected_tokens(acceptance: float, drafts: int) -> float:
-    """Committed tokens of a pass over so many drafts and a bonus: (1 - a^(m+1)) / (1 - a)."""
-    if acceptance >= 1.0:
-        return drafts + 1.0
-    return float((1.0 - acceptance ** (drafts + 1)) / (1.0 - acceptance))
-
-
-def plain_rate(conditions: Conditions) -> float:
-    """Tokens per second of a session without drafts."""
-    return 1.0 / conditions.cost.seconds(conditions.sessions)
-
-
-def rate(conditions: Conditions, block: int, ahead: int) -> float:
-    """Tokens per second with blocks of `block`, while `ahead` more are drafted during a pass.
-
-    A renewal process over passes. After a rejection the verifier waits for a block: draft time,
-    round trip and pass, for E(block) tokens. If everything was accepted and the draft made ahead
-    agrees with the bonus (probability a^(m+1)), the next pass has `ahead` drafts waiting and
-    takes the pass alone, for E(ahead) tokens; else it starts anew.
-    """
-    a = conditions.acceptance
-    per_session = conditions.sessions
-    restart_pass = conditions.cost.seconds(per_session * (block + 1))
-    restart_s = block * conditions.draft_s + conditions.round_trip_s + restart_pass
-    tokens, seconds = expected_tokens(a, block), restart_s
-    if ahead:
-        steady_pass = conditions.cost.seconds(per_session * (ahead + 1))
-        steady_s = max(steady_pass, ahead * conditions.draft_s)
-        stays = a ** (ahead + 1)
-        visits = a ** (block + 1) / (1.0 - stays) if stays < 1.0 else 1e6
-        tokens += visits * expected_tokens(a, ahead)
-        seconds += visits * steady_s
-    return tokens / seconds
+def rate(conditions: Conditions, plan: WindowPlan) -> float:
+    """Tokens per second of a session with this plan."""
+    if not plan.window:
+        return plain_rate(conditions)
+    kind = riding_rate if plan.patience_s == 0.0 else waiting_rate
+    return kind(conditions, plan.num_speculative_tokens, plan.ahead)
 
 
 def patience(conditions: Conditions, block: int) -> float | None:
@@ -92,99 +67,154 @@ def patience(conditions: Conditions, block: int) -> float | None:
     return 3.0 * (block * conditions.draft_s + conditions.round_trip_s) + 0.002
 
 
+@lru_cache(maxsize=4096)
 def best_plan(conditions: Conditions, *, max_window: int) -> tuple[float, WindowPlan]:
     """The plan of the highest rate, and that rate; `NO_SPECULATION` if drafts do not pay."""
-    best_rate, best = plain_rate(conditions), NO_SPECULATION
-    for block in range(1, min(MAX_BLOCK, max_window) + 1):
-        drafted_in_pass = conditions.cost.seconds(conditions.sessions * (block + 1))
-        reach = int((drafted_in_pass + conditions.round_trip_s) / max(conditions.draft_s, 1e-6))
-        for ahead in {0, min(reach, max_window - block, block), min(reach, max_window - block)}:
-            found = rate(conditions, block, max(ahead, 0))
-            if found > best_rate:
-                window = min(max_window, block + 2 * max(ahead, 0))
-                best_rate, best = found, WindowPlan(block, window, patience(conditions, block))
-    return best_rate, best
+    plain = plain_rate(conditions)
+    gain = GAIN_TO_SPECULATE if conditions.sessions == 1 else GAIN_IN_COMPANY
+    best_rate, best = gain * plain, NO_SPECULATION
+    for plan in _plans(conditions, max_window):
+        found = rate(conditions, plan)
+        if found > best_rate:
+            best_rate, best = found, plan
+    return (best_rate, best) if best.window else (plain, best)
+
+
+def _plans(conditions: Conditions, max_window: int) -> list[WindowPlan]:
+    """All that are worth a try."""
+    plans = []
+    on_the_way = math.ceil(conditions.round_trip_s / max(conditions.draft_s, 1e-6))
+    for block in (block for block in BLOCKS if block <= max_window):
+        wait_s = patience(conditions, block)
+        in_pass = int(conditions.pass_s(block + 1) / max(conditions.draft_s, 1e-6))
+        reach = min(in_pass + on_the_way, max_window - block)
+        for ahead in {*(n for n in LENGTHS_AHEAD if n < reach), max(0, reach)}:
+            waiting = min(max_window, block + 2 * ahead)
+            plans.append(WindowPlan(block, waiting, wait_s, ahead))
+            if 0 < ahead <= in_pass:
+                # the drafts that are judged, as many ahead, the bonus's, those on the way
+                riding = min(max_window, max(block, 2 * ahead + 1 + on_the_way))
+                plans.append(WindowPlan(block, riding, 0.0, ahead))
+    return plans
 
 
 def probe_interval(conditions: Conditions) -> float:
     """Tokens between two probes, so that they cost `PROBE_SHARE` of the time.
 
-    A probe costs the session its wait, and every session of the pass the rows that it adds.
+    A probe rides along: it costs the rows that it adds to a pass.
     """
-    wait_s = PROBE_LENGTH * conditions.draft_s + conditions.round_trip_s
-    plain_s = conditions.cost.seconds(conditions.sessions)
-    probing_s = conditions.cost.seconds(conditions.sessions * (1 + PROBE_LENGTH))
-    affordable = (wait_s + probing_s - plain_s) / (PROBE_SHARE * plain_s)
+    plain_s = conditions.pass_s(1)
+    affordable = (conditions.pass_s(1 + PROBE_LENGTH) - plain_s) / (PROBE_SHARE * plain_s)
     return min(max(affordable, MIN_PROBE_TOKENS), MAX_PROBE_TOKENS)
 
 
 class WindowController:
-    """Adapts one session's speculation; pure bookkeeping, driven by the relay."""
+    """Adapts one session's speculation; pure bookkeeping, driven by the relay.
 
-    def __init__(self, cost: PassCost, *, max_window: int, start: WindowPlan) -> None:
+    It begins with what other sessions have learnt; while nobody knows anything, with `start` if the
+    session is alone and without drafts in company;
+    `is_deterministic` says whether the target's tokens do not depend on drafts.
+    """
+
+    def __init__(
+        self,
+        experience: Experience,
+        *,
+        max_window: int,
+        start: WindowPlan,
+        sessions: int = 1,
+        is_deterministic: bool = True,
+    ) -> None:
         self.plan = start
-        self._cost = cost
+        self._shared = experience
         self._max_window = max_window
-        self._acceptance = AcceptanceEstimate()
-        self._draft_s = Mean()
+        self._is_deterministic = is_deterministic
+        self._acceptance = AcceptanceEstimate.beginning_with(experience.acceptance.value)
+        self._agreement = AcceptanceEstimate.beginning_with(experience.agreement.value)
         self._round_trip_s: float | None = None
-        self._sessions = 1
         self._off_tokens = 0
+        self._has_news = False
+        if self._is_known(sessions):
+            _, self.plan = best_plan(self._conditions(sessions), max_window=max_window)
+        elif sessions > 1:  # passes full of drafts that nobody knows would cost all of them
+            self.plan = NO_SPECULATION
 
     def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
         """A block has come from the drafter."""
         if num_tokens:
-            self._draft_s.update(draft_s / num_tokens)
+            self._shared.draft_s.update(draft_s / num_tokens)
 
     def saw_round_trip(self, seconds: float) -> None:
         """Time on the wire and in queues to both workers and back, at best."""
-        self._round_trip_s = seconds
+        self._round_trip_s = self._shared.round_trip_s = seconds
 
-    def saw_drafts(self, *, judged: int, accepted: int) -> None:
-        """So many drafts were compared with the target's own tokens, and so many agreed first."""
-        if judged:
-            self._acceptance.update(judged=judged, accepted=accepted)
+    def saw_overtaken(self, *, compared: int, agreed: int) -> None:
+        """Drafts came after the verifier had gone on alone; so many agreed with its tokens first.
+
+        Of a deterministic target that is acceptance. Of a sampled one it is less: two draws agree
+        with probability sum(target x draft), drafts are accepted with sum(min(target, draft)).
+        """
+        if compared:
+            self._has_news = True
+            mine, shared = self._acceptance, self._shared.acceptance
+            if not self._is_deterministic:
+                mine, shared = self._agreement, self._shared.agreement
+            for estimate in (mine, shared):
+                estimate.update(judged=compared, accepted=agreed)
 
     def saw_verdict(self, *, judged: int, accepted: int, committed: int, sessions: int) -> None:
         """A verdict has come; `plan` is what to go on with."""
-        self._sessions = sessions
-        self.saw_drafts(judged=judged, accepted=accepted)
-        self._decide(committed, judged)
+        if judged:
+            self._has_news = True
+            self._acceptance.update(judged=judged, accepted=accepted)
+            self._shared.acceptance.update(judged=judged, accepted=accepted)
+        if self._is_known(sessions):
+            self._decide(self._conditions(sessions), committed)
+        elif not self.plan.window:  # nothing is known of the drafter yet
+            self._off_tokens += committed
+            if self._off_tokens >= FIRST_PROBE_TOKENS:
+                self._off_tokens, self._has_news = 0, False
+                self.plan = PROBE
 
-    def _decide(self, committed: int, judged: int) -> None:
-        if self._draft_s.value is None or not self._cost.is_known:
-            return  # nothing is known of the drafter yet: go on as started
-        conditions = Conditions(
-            acceptance=min(self._acceptance.value, 0.999),
-            draft_s=self._draft_s.value,
-            round_trip_s=self._round_trip_s or 0.0,
-            sessions=self._sessions,
-            cost=self._cost,
-        )
-        found_rate, found = best_plan(conditions, max_window=self._max_window)
-        if found is NO_SPECULATION:
-            self.plan = self._probe(conditions, committed, judged)
+    def _is_known(self, sessions: int) -> bool:
+        """Whether both workers were measured, and passes about as small as plain ones."""
+        if not self._shared.is_known:
+            return False
+        return sessions == 1 or self._shared.cost.curve().points[0][0] <= 1.5 * sessions
+
+    def _conditions(self, sessions: int) -> Conditions:
+        acceptance = self._acceptance.value
+        agreement = acceptance if self._is_deterministic else self._agreement.value
+        round_trip_s = self._round_trip_s or self._shared.round_trip_s or 0.0
+        return Conditions(
+            acceptance=min(max(acceptance, agreement), 0.999),
+            agreement=min(agreement, 0.999),
+            draft_s=self._shared.draft_s.value or 0.0,
+            round_trip_s=round_trip_s,
+            sessions=sessions,
+            cost=self._shared.cost.curve(),
+        ).rounded()
+
+    def _decide(self, conditions: Conditions, committed: int) -> None:
+        best_rate, best = best_plan(conditions, max_window=self._max_window)
+        if best is NO_SPECULATION:
+            self.plan = self._probe(conditions, committed)
             return
         self._off_tokens = 0
-        if self.plan.window <= PROBE_LENGTH or found_rate > GAIN_TO_SWITCH * self.rate(conditions):
-            self.plan = found
+        if not self.plan.ahead or best_rate > GAIN_TO_SWITCH * rate(conditions, self.plan):
+            self.plan = best
 
-    def rate(self, conditions: Conditions) -> float:
-        """Tokens per second that the present plan gives under these conditions."""
-        if not self.plan.window:
-            return plain_rate(conditions)
-        block = self.plan.num_speculative_tokens
-        return rate(conditions, block, max(0, (self.plan.window - block) // 2))
-
-    def _probe(self, conditions: Conditions, committed: int, judged: int) -> WindowPlan:
+    def _probe(self, conditions: Conditions, committed: int) -> WindowPlan:
         """No speculation, but a short block now and then, as often as it is cheap."""
         self._off_tokens += committed
-        if self.plan.window:  # verdicts already on their way when a probe began know nothing of it
-            if self.plan.window == PROBE_LENGTH and not judged and self._off_tokens < PROBE_TOKENS:
+        if self.plan.window:
+            on_the_way = conditions.block_arrives_s(PROBE_LENGTH) / conditions.pass_s(1)
+            is_late = self._off_tokens >= PROBE_TOKENS + 2 * on_the_way
+            if self.plan is PROBE and not self._has_news and not is_late:
                 return self.plan
             self._off_tokens = 0
             return NO_SPECULATION
         if self._off_tokens < probe_interval(conditions):
             return NO_SPECULATION
-        self._off_tokens = 0
-        return WindowPlan(PROBE_LENGTH, PROBE_LENGTH, patience(conditions, PROBE_LENGTH))
+        self._off_tokens, self._has_news = 0, False
+        return PROBE

@@ -3,7 +3,7 @@ delay, and everything else nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from support.pipeline import QueuedWorker, worker_info
@@ -56,7 +56,7 @@ class TimedWorker(QueuedWorker):
         self.busy_s = 0.0
         self.heard_at = 0.0
         """When its last reply reached the orchestrator."""
-        self._meter = meter
+        self.meter = meter
         self._clock = clock
         self._delay_s = delay_s
         self._is_busy = False
@@ -84,9 +84,9 @@ class TimedWorker(QueuedWorker):
         if due > now:
             self._clock.at(due, self._turn)
             return
-        before = self._meter.seconds
+        before = self.meter.seconds
         replies = [reply for _, reply in self.engine.step(now)]
-        seconds = self._meter.seconds - before
+        seconds = self.meter.seconds - before
         self.busy_s += seconds
         self._is_busy = True
         self._clock.at(now + seconds, self._end, replies)
@@ -143,14 +143,28 @@ class TimedServices:
         self._router = Router(*workers)
         self.verifier.on_change()
 
+    def clocks(self) -> dict[str, Callable[[], float]]:
+        """What the modules' own clocks would show: the time of day, and that of each device."""
+        return {
+            "orchestrator.relay": lambda: self.clock.now,
+            "drafter_service.engine": lambda: self.drafter.meter.seconds,
+            "verifier_service.verifier": lambda: self.verifier.meter.seconds,
+        }
+
     def run(
-        self, prompts: Sequence[Sequence[int]], sampling: Sequence[SamplingParams]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sequence[SamplingParams],
+        *,
+        max_window: int | None = None,
     ) -> list[Relay]:
-        """All generations, from time 0 to their ends."""
+        """All generations, from time 0 to their ends; with `max_window` their windows adapt."""
         scenario = self.scenario
         settings = RelaySettings(
             speculation=scenario.speculation,
-            window=scenario.window,
+            adaptive=max_window is not None,
+            start_window=scenario.window,
+            window=max_window or scenario.window,
             num_speculative_tokens=min(scenario.num_speculative_tokens, scenario.window),
             draft_top_k=0,
             commit_credit=10**6,

@@ -37,13 +37,14 @@ class Bench:
         self.ledger = Ledger(self.metrics)
         self.counts = SessionCounts()
         self.relay: Any = SimpleNamespace(
-            session=SimpleNamespace(counts=self.counts), first_token_s=None, window=12
+            session=SimpleNamespace(counts=self.counts), first_token_s=None, window=12, trace_id=""
         )
         self.reply: Any = SimpleNamespace(finish_reason=None, num_delivered=0)
 
     @contextmanager
-    def answer(self, **request: Any) -> Iterator[Account]:
-        made: Any = SimpleNamespace(prompt=PROMPT, **request)
+    def answer(self, trace_id: str = "") -> Iterator[Account]:
+        made: Any = SimpleNamespace(prompt=PROMPT)
+        self.relay.trace_id = trace_id
         with self.ledger.answer(made, self.relay, self.reply, peer="ipv4:127.0.0.1:9") as account:
             yield account
 

@@ -1,0 +1,127 @@
+"""Committed tokens per second that a session can expect of a plan: renewal models of the pipeline.
+
+Two ways to meet a verdict that voided the drafts. *Waiting*, the verifier lets the session's next
+block come, and nobody else is kept: right for a session that has the verifier to itself and drafts
+that come soon. *Riding*, it never waits: the session takes part in every pass, with drafts or
+without, and drafts that arrive later are still good if they agree with what was committed
+meanwhile. Riding never costs a session a pass, however far away or slow its drafter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from orchestrator.estimates import CostCurve, rounded
+
+LEAST_PASS_S = 1e-5
+BLOCK_OVERHEAD_S = 0.0003
+"""What sending a block costs its drafter; among plans alike it favours longer blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a plan is judged by. Times in seconds, `draft_s` for one token."""
+
+    acceptance: float
+    agreement: float
+    """Probability that a draft token equals what was committed in its place without looking at it:
+    the acceptance rate of a greedy or coupled target, less for one that is sampled."""
+    draft_s: float
+    round_trip_s: float
+    sessions: int
+    """How many share the verifier's passes."""
+    cost: CostCurve
+
+    def token_s(self, block: int) -> float:
+        """Time of a draft token in blocks of this length."""
+        return self.draft_s + BLOCK_OVERHEAD_S / block
+
+    def block_arrives_s(self, block: int) -> float:
+        """From a verdict to the verifier's having a new block."""
+        return block * self.token_s(block) + self.round_trip_s
+
+    def pass_s(self, rows: float) -> float:
+        """Of a pass in which each session has so many rows."""
+        return max(self.cost.seconds(self.sessions * rows), LEAST_PASS_S)
+
+    def rounded(self) -> Conditions:
+        """These within a few per cent: near enough for the same plan, few enough to remember."""
+        return Conditions(
+            acceptance=round(self.acceptance, 2),
+            agreement=round(self.agreement, 2),
+            draft_s=rounded(self.draft_s),
+            round_trip_s=rounded(self.round_trip_s),
+            sessions=self.sessions,
+            cost=self.cost,
+        )
+
+
+def expected_tokens(acceptance: float, drafts: int) -> float:
+    """Committed tokens of a pass over so many drafts and a bonus: (1 - a^(m+1)) / (1 - a)."""
+    if acceptance >= 1.0:
+        return drafts + 1.0
+    return float((1.0 - acceptance ** (drafts + 1)) / (1.0 - acceptance))
+
+
+def plain_rate(conditions: Conditions) -> float:
+    """Without drafts."""
+    return 1.0 / conditions.pass_s(1)
+
+
+def waiting_rate(conditions: Conditions, block: int, ahead: int) -> float:
+    """Blocks of `block`, `ahead` more drafted during a pass; the verifier waits for a block.
+
+    After a rejection: draft time, round trip and pass, for E(block) tokens. If everything was
+    accepted and the draft made ahead agrees with the bonus, the next pass has `ahead` drafts
+    waiting and takes the pass alone, for E(ahead) tokens; else it starts anew. In company the
+    verifier is busy while the session waits, so that it waits for whole passes.
+    """
+    pass_s = conditions.pass_s(block + 1)
+    wait_s = conditions.block_arrives_s(block)
+    if conditions.sessions > 1:
+        wait_s = math.ceil(wait_s / pass_s) * pass_s
+    tokens, seconds = expected_tokens(conditions.acceptance, block), wait_s + pass_s
+    if ahead:
+        # what the bonus takes the place of has to be drafted too
+        drafting_s = (ahead + 1) * conditions.token_s(block)
+        visits = _rides(conditions, block, ahead)
+        tokens += visits * expected_tokens(conditions.acceptance, ahead)
+        seconds += visits * max(conditions.pass_s(ahead + 1), drafting_s)
+    return tokens / seconds
+
+
+def riding_rate(conditions: Conditions, block: int, ahead: int) -> float:
+    """Blocks of `block`, at most `ahead` drafts judged by a pass; the verifier never waits.
+
+    After a rejection the first block needs `lag` passes to come. They commit a token each, and if
+    the block agrees with all of them the rest of what has come by then is judged by the next pass,
+    and so on as in `waiting_rate`; else the same again.
+    """
+    arrives_s = conditions.block_arrives_s(block)
+    token_s = conditions.token_s(block)
+    rows, found = 1.0, 0.0
+    for _ in range(3):  # rows decide the time of a pass, and it decides how many drafts come
+        pass_s = conditions.pass_s(rows)
+        lag = max(1, math.ceil(arrives_s / pass_s))
+        blocks = int((lag * pass_s - conditions.round_trip_s) / (block * token_s))
+        first = min(ahead, max(blocks * block - lag, 0))
+        # all but the bonus's own, and on average half a block that is not sent yet
+        then = min(ahead, max(0, int(pass_s / token_s - 1 - (block - 1) / 2)))
+        caught = conditions.agreement**lag if first else 0.0
+        visits = _rides(conditions, first, then) if then else 0.0
+        tokens = lag + caught * (
+            expected_tokens(conditions.acceptance, first)
+            + visits * expected_tokens(conditions.acceptance, then)
+        )
+        passes = lag + caught * (1.0 + visits)
+        rows = (lag + caught * (first + 1 + visits * (then + 1))) / passes
+        found = tokens / (passes * conditions.pass_s(rows))
+    return found
+
+
+def _rides(conditions: Conditions, first: int, then: int) -> float:
+    """Expected passes over `then` drafts, after one over `first`."""
+    goes_on = conditions.acceptance**first * conditions.agreement
+    stays = conditions.acceptance**then * conditions.agreement
+    return goes_on / (1.0 - stays) if stays < 1.0 else 1e6

@@ -1,0 +1,123 @@
+"""The adaptive window in simulated time: real engines, relay and controller, against the best fixed
+setting for the very same accepted and rejected drafts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from support.virtual_time import TimedServices
+
+from paceline.runtime.pass_cost import PassCost
+from paceline.runtime.synthetic import AcceptanceSchedule, SyntheticLaw, SyntheticRunner
+from paceline.sampling.params import SamplingParams
+from paceline.simulation.scenario import Scenario
+from paceline.simulation.simulator import simulate
+
+VOCAB = 128
+FAST = PassCost(0.03), PassCost(0.003)
+SLOW_DRAFTER = PassCost(0.03), PassCost(0.04)
+COMPUTE_BOUND = PassCost(0.03, knee_tokens=16), PassCost(0.003)
+FIXED = [(block, times * block) for block in (1, 2, 3, 4, 6, 8) for times in (1, 2, 3, 4)]
+
+
+def law(acceptance: AcceptanceSchedule | None = None) -> SyntheticLaw:
+    return SyntheticLaw(seed=3, num_plain_ids=VOCAB, vocab_size=VOCAB, acceptance=acceptance)
+
+
+def runner(of: SyntheticLaw) -> SyntheticRunner:
+    return SyntheticRunner(of, context_length=10_000, num_pages=20_000, page_size=16)
+
+
+class Race:
+    """One scenario with an adaptive window, and what others would have done with its drafts."""
+
+    def __init__(
+        self, scenario: Scenario, schedule: AcceptanceSchedule, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.scenario = scenario
+        target, draft = law(), law(schedule)
+        services = TimedServices(scenario, runner(target), runner(draft))
+        for module, clock in services.clocks().items():
+            monkeypatch.setattr(
+                f"{module}.time", SimpleNamespace(monotonic=clock, perf_counter=clock)
+            )
+        prompts = [[(7 * session + i) % 100 for i in range(16)] for session in range(self.sessions)]
+        params = [SamplingParams(temperature=0, max_tokens=scenario.max_tokens)] * self.sessions
+        relays = services.run(prompts, params, max_window=40)
+        self.committed = sum(relay.session.counts.committed for relay in relays)
+        self.seconds = services.verifier.heard_at
+        self.drafted = sum(relay.session.counts.drafted for relay in relays)
+        states = [target.states(relay.session.tokens) for relay in relays]
+        self._is_right = lambda i, position: draft.agrees(states[i][position - 1], position)
+
+    @property
+    def sessions(self) -> int:
+        return self.scenario.num_sessions
+
+    @property
+    def adaptive(self) -> float:
+        """Tokens per second."""
+        return self.committed / self.seconds
+
+    @property
+    def plain(self) -> float:
+        return self._fixed(speculation=False)
+
+    def best_fixed(self) -> float:
+        """Of the block lengths and windows in `FIXED`, and of plain decoding."""
+        found = [self._fixed(num_speculative_tokens=b, window=w) for b, w in FIXED if w <= 32]
+        return max(self.plain, *found)
+
+    def _fixed(self, **setting: object) -> float:
+        scenario = replace(self.scenario, **setting)  # type: ignore[arg-type]
+        return simulate(scenario, acceptance=self._is_right).tokens_per_second
+
+
+@pytest.mark.parametrize("round_trip_s", [0.0, 0.02])
+@pytest.mark.parametrize("acceptance", [0.0, 0.6, 0.8, 0.9])
+def test_adaptive_is_within_a_twentieth_of_the_best_fixed_setting(
+    acceptance: float, round_trip_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = Scenario(*FAST, prompt_length=16, max_tokens=500, verifier_delay_s=round_trip_s / 2)
+    race = Race(scenario, AcceptanceSchedule(acceptance), monkeypatch)
+    assert race.adaptive >= 0.95 * race.best_fixed()
+
+
+@pytest.mark.parametrize("acceptance", [0.6, 0.9])
+def test_so_it_is_for_several_sessions_together(
+    acceptance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = Scenario(*FAST, prompt_length=16, max_tokens=400, num_sessions=4)
+    race = Race(scenario, AcceptanceSchedule(acceptance), monkeypatch)
+    assert race.adaptive >= 0.95 * race.best_fixed()
+
+
+@pytest.mark.parametrize(
+    ("pair", "sessions", "acceptance"),
+    [(FAST, 1, 0.0), (SLOW_DRAFTER, 1, 0.9), (COMPUTE_BOUND, 16, 0.9), (COMPUTE_BOUND, 16, 0.0)],
+    ids=["useless drafter", "drafter slower than the target", "compute-bound", "both"],
+)
+def test_speculation_that_cannot_pay_costs_next_to_nothing(
+    pair: tuple[PassCost, PassCost],
+    sessions: int,
+    acceptance: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = Scenario(*pair, prompt_length=16, max_tokens=300, num_sessions=sessions)
+    race = Race(scenario, AcceptanceSchedule(acceptance), monkeypatch)
+    assert race.adaptive >= 0.97 * race.plain
+    assert race.drafted > 0, "it was tried"
+    assert race.drafted < race.committed
+
+
+def test_it_finds_its_way_back_when_drafts_become_good_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """0.9, then 0.0 for 150 tokens, then 0.9: as fast as if it had known, but for a start."""
+    schedule = AcceptanceSchedule(0.9, ((216, 0.0), (366, 0.9)))
+    scenario = Scenario(*FAST, prompt_length=16, max_tokens=600)
+    race = Race(scenario, schedule, monkeypatch)
+    ideal = (200 + 250) / (4.0 / 0.03) + 150 * 0.03
+    assert race.seconds <= 1.1 * ideal
