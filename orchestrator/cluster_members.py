@@ -163,9 +163,10 @@ def describe_shortage(members: Iterable[Member], nodes: Iterable[Node]) -> str:
 
 
 def _amounts(amounts: Mapping[str, float], of: Mapping[str, float] | None = None) -> str:
+    names = sorted(amounts if of is None else of, key=is_mark)
     shown = [
         name.replace(":", " ") if is_mark(name) else _amount(name, amounts.get(name, 0.0), of)
-        for name in (amounts if of is None else of)
+        for name in names
     ]
     return ", ".join(shown) or "nothing"
 

@@ -32,12 +32,21 @@ def import_path() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def ray_address(import_path: None) -> Iterator[str]:
-    """A running cluster of three simulated nodes: plain, one with a small GPU, one with a large.
+ACCELERATORS = {"small_gpu": "L4", "large_gpu": "H100"}
 
-    The GPUs are custom resources, as an administrator would name them.
-    """
+
+def add_node(simulated: SimulatedCluster, resource: str) -> Any:
+    """A node with a small or a large GPU, which is a custom resource and an accelerator type."""
+    return simulated.add_node(
+        num_cpus=1,
+        resources={resource: 1, f"accelerator_type:{ACCELERATORS[resource]}": 1},
+        object_store_memory=STORE_BYTES,
+    )
+
+
+@pytest.fixture(scope="session")
+def simulated(import_path: None) -> Iterator[SimulatedCluster]:
+    """A running cluster of three simulated nodes: plain, one with a small GPU, one with a large."""
     simulated = SimulatedCluster(
         initialize_head=True,
         head_node_args={"num_cpus": 4, "object_store_memory": STORE_BYTES},
@@ -45,12 +54,17 @@ def ray_address(import_path: None) -> Iterator[str]:
     # It announced itself as this machine's cluster; other programs must not join it.
     reset_ray_address()
     for resource in ("small_gpu", "large_gpu"):
-        simulated.add_node(num_cpus=1, resources={resource: 1}, object_store_memory=STORE_BYTES)
+        add_node(simulated, resource)
     simulated.wait_for_nodes()
     ray.init(address=simulated.address, log_to_driver=False, logging_level="ERROR")
-    yield simulated.address
+    yield simulated
     ray.shutdown()
     simulated.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_address(simulated: SimulatedCluster) -> str:
+    return str(simulated.address)
 
 
 @pytest.fixture

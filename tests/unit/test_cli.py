@@ -300,7 +300,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Configurations that `up` was started with; it ends at once with exit code 3."""
     configs: list[Config] = []
 
-    def fake_up(config: Config) -> int:
+    def fake_up(config: Config, *, reread: Any) -> int:
         configs.append(config)
         return 3
 
