@@ -14,6 +14,7 @@ import pytest
 import ray
 from ray._private import state as ray_state
 from support.fake_services import FAKES, ask, told
+from support.reports import Reports
 
 from orchestrator.cluster import Cluster
 from orchestrator.cluster_members import CONTROL_ACTOR, Role
@@ -62,31 +63,6 @@ async def settled(condition: Callable[[], bool]) -> None:
 
 def nothing_is_taken() -> bool:
     return all(node.available == node.total for node in live_nodes())
-
-
-class Reports:
-    """What a cluster reports, awaitable."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._changed = asyncio.Event()
-
-    def __call__(self, line: str) -> None:
-        self.lines.append(line)
-        self._changed.set()
-
-    async def until(self, text: str) -> str:
-        """The first line with the text."""
-
-        async def look() -> str:
-            while True:
-                for line in self.lines:
-                    if text in line:
-                        return line
-                self._changed.clear()
-                await self._changed.wait()
-
-        return await asyncio.wait_for(look(), WAIT_S)
 
 
 async def start_fails(config: Config, **entry_points: str) -> PacelineError:
