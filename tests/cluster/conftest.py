@@ -14,6 +14,7 @@ import pytest
 import ray
 from ray._common.utils import reset_ray_address
 from ray.cluster_utils import Cluster as SimulatedCluster
+from support.up_process import Up
 
 from paceline.config import Config, parse_config
 
@@ -92,3 +93,16 @@ def deployment(ray_address: str) -> Callable[..., Config]:
         )
 
     return make
+
+
+@pytest.fixture
+def up(import_path: None) -> Iterator[Callable[..., Up]]:
+    running: list[Up] = []
+
+    def start(config: dict[str, Any] | Path, *entry_points: str, **environment: str) -> Up:
+        running.append(Up(config, *entry_points, **environment))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.close()
