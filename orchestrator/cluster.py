@@ -173,7 +173,7 @@ class Cluster:
         """Start members at once; the first that fails ends the attempt."""
         if keepers:
             self._report(f"starting {', '.join(keeper.member.label for keeper in keepers)}")
-        tasks = [asyncio.create_task(self._launch(keeper, may_fail)) for keeper in keepers]
+        tasks = [asyncio.create_task(self._launch(keeper, may_fail=may_fail)) for keeper in keepers]
         try:
             for finished in asyncio.as_completed(tasks):
                 await finished
@@ -182,7 +182,7 @@ class Cluster:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _launch(self, keeper: Keeper, may_fail: bool) -> None:
+    async def _launch(self, keeper: Keeper, *, may_fail: bool) -> None:
         member = keeper.member
         try:
             await keeper.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -92,10 +91,11 @@ async def _run(
             await stopping
         console.print("stopping")
     finally:
-        for task in filter(None, (stopping, starting, reloading)):
+        # what they began is undone before the rest is taken down
+        tasks = [task for task in (stopping, starting, reloading) if task is not None]
+        for task in tasks:
             task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, PacelineError):
-            await starting
+        await asyncio.gather(*tasks, return_exceptions=True)
         await cluster.stop()
 
 

@@ -25,6 +25,10 @@ RESERVE_TIMEOUT_S = 5.0
 # Ray grants room that is there in milliseconds; else somebody else was quicker.
 GRANT_TIMEOUT_S = 1.5
 RETRY_S = (0.1, 0.5)
+UNREACHABLE = (
+    ". Left out: {} on other machines, since the services listen on loopback here"
+    " (verifier.listen, drafter.listen, orchestrator.listen)"
+)
 NODE_LABEL = "ray.io/node-id"
 
 
@@ -66,7 +70,8 @@ async def reserve(
     now = asyncio.get_running_loop().time
     deadline = now() + patience_s
     while True:
-        nodes = [node for node in await asyncio.to_thread(live_nodes) if is_usable(node)]
+        there = await asyncio.to_thread(live_nodes)
+        nodes = [node for node in there if is_usable(node)]
         chosen = assign(members, nodes, beside)
         if chosen is not None:
             rooms = {member: _ask(member, node) for member, node in chosen.items()}
@@ -78,7 +83,8 @@ async def reserve(
                 raise
             _release(rooms)
         if now() >= deadline:
-            raise PlacementError(describe_shortage(members, nodes))
+            hint = UNREACHABLE.format(len(there) - len(nodes)) if len(nodes) < len(there) else ""
+            raise PlacementError(describe_shortage(members, nodes) + hint)
         await asyncio.sleep(random.uniform(*RETRY_S))
 
 

@@ -7,6 +7,8 @@ request alone: whatever happens to the workers meanwhile, it must be what it was
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -24,7 +26,7 @@ from orchestrator.cluster import Cluster
 from orchestrator.cluster_members import Role
 from paceline.client import Client
 from paceline.config import Config, parse_config
-from paceline.errors import InvalidArgumentError, PlacementError
+from paceline.errors import InvalidArgumentError, PlacementError, UnavailableError
 from paceline.generation import WorkerStatus
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -269,6 +271,30 @@ async def test_a_node_is_removed_and_another_added_under_load_and_its_worker_fol
     assert victim.room is not None
     assert victim.room.node.node_id == small_and_large[-1].node_id
     assert [p for p in cluster.placed if p.member.role is Role.ORCHESTRATOR] == orchestrators
+
+
+async def test_a_killed_orchestrator_costs_its_sessions_and_no_others(
+    deployment: Deployment,
+) -> None:
+    """H03: an error for those, never a wrong text; the next ones work, at the same address."""
+    one, other = deployment.clients
+    long = {**request(1), "max_tokens": 2000}
+    lost, kept = other.generate(**long), one.generate(**long)
+    chunks = [await anext(lost), await anext(kept)]
+    pid = [p.pid for p in deployment.cluster.placed if p.member.role is Role.ORCHESTRATOR][1]
+    os.kill(pid, signal.SIGKILL)
+    ids = [token.id for token in chunks[0].tokens]
+    with pytest.raises(UnavailableError):
+        async for chunk in lost:
+            ids += [token.id for token in chunk.tokens]
+    assert len(ids) < 2000
+    rest = [token.id for token in chunks[1].tokens]
+    async for chunk in kept:
+        rest += [token.id for token in chunk.tokens]
+    assert len(rest) == 2000
+    assert rest[: len(ids)] == ids
+    await deployment.reports.until("orchestrator 1 is back")
+    assert (await collect(other, **request(4))).token_ids == deployment.expected[4]
 
 
 async def test_orchestrators_come_and_go_too(deployment: Deployment) -> None:
