@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from orchestrator.affinity import Demand
 from orchestrator.answer_trace import AnswerTrace
 from orchestrator.pacing import Pacing
 from orchestrator.router import DrafterWorker, Router, VerifierWorker
@@ -68,6 +69,9 @@ class RelaySettings:
     """Where an adaptive window begins; `window` is its limit."""
     grammar: str = ""
     cache_salt: str = ""
+    cache_key: str = ""
+    prefix_keys: tuple[bytes, ...] = ()
+    """Of the prompt; with the cache key they tell the router where its KV may lie."""
 
 
 def is_about_a_block(error: PacelineError) -> bool:
@@ -97,6 +101,9 @@ class Relay:
         self.trace_id = "" if trace is None else trace.trace_id
         """Of the request's trace; empty if it is not traced."""
         self._router = router
+        self._demand = Demand(
+            len(prompt) + sampling.max_tokens, settings.cache_key, settings.prefix_keys
+        )
         self.seed = sampling.seed
         self._sampling = sampling
         self._settings = settings
@@ -130,7 +137,7 @@ class Relay:
         """
         self._started = time.monotonic()
         self._about = context_fields()
-        verifier = self._router.verifier()
+        verifier = self._router.verifier(self._demand)
         self._open_drafter(verifier)
         self._open_verifier(verifier)
         self._set_patience()
@@ -169,10 +176,14 @@ class Relay:
         self._is_over = True
         self._stop_listening()
         self._stop_listening = _nothing
+        if self._verifier is not None or self._drafter is not None:
+            self._demand = self._demand.grown(self.session.tokens)
         if self._verifier is not None:
+            self._router.served_by(self._verifier.worker, self._demand)
             self._verifier.close()
             self._verifier = None
         if self._drafter is not None:
+            self._router.served_by(self._drafter.worker, self._demand)
             self._drafter.close()
             self._drafter = None
 
@@ -314,12 +325,15 @@ class Relay:
 
     def _open_drafter(self, verifier: VerifierWorker) -> bool:
         """Open the session on a drafter, if speculation is on and one is connected."""
-        worker: DrafterWorker | None = self._router.drafter()
+        worker: DrafterWorker | None = self._router.drafter(self._demand)
         if not self._settings.speculation or worker is None:
             return False
+        self._router.served_by(worker, self._demand)
         epoch = self.session.begin_epoch() if self._had_drafter else self.session.epoch
         self._had_drafter = True
-        self._drafter = worker.open_session(self._on_draft, self._on_drafter_lost)
+        self._drafter = worker.open_session(
+            self._on_draft, self._on_drafter_lost, num_tokens=self._demand.num_tokens
+        )
         opening = self._opening(self._drafter.session_id, epoch, verifier)
         self._send_drafter(self._traced(self._drafter, opening))
         self._start_pacing(verifier)
@@ -371,7 +385,10 @@ class Relay:
     # --- the verifier is lost and replaced --------------------------------------------------
 
     def _open_verifier(self, worker: VerifierWorker) -> None:
-        self._verifier = worker.open_session(self._on_verdict, self._on_verifier_lost)
+        self._verifier = worker.open_session(
+            self._on_verdict, self._on_verifier_lost, num_tokens=self._demand.num_tokens
+        )
+        self._router.served_by(worker, self._demand)
         opening = self._opening(self._verifier.session_id, self.session.epoch, worker)
         self._send_verifier(self._traced(self._verifier, opening))
 
@@ -399,7 +416,7 @@ class Relay:
     async def _reopen(self, reason: PacelineError) -> None:
         try:
             worker = await self._router.wait_for_verifier(
-                self._settings.failover_timeout_s, avoid=self._lost_verifier
+                self._settings.failover_timeout_s, self._demand, avoid=self._lost_verifier
             )
             epoch = self.session.begin_epoch()
             self.session.counts.reopenings += 1

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from orchestrator.load import Report, room_tokens
 from paceline.errors import DeadlineExceededError, PacelineError, UnavailableError
 from paceline.rpc.client_link import ClientLink
 from paceline.rpc.worker_client import VocabularyTable, WorkerClient
@@ -29,6 +30,7 @@ LAST_RETRY_S = 2.0
 class _Handlers(Generic[R]):
     on_reply: Callable[[R, int], None]
     on_lost: Callable[[PacelineError], None]
+    num_tokens: int
 
 
 class WorkerSession(Generic[E, R]):
@@ -74,6 +76,8 @@ class Worker(Generic[E, R]):
         self.info: WorkerInfo | None = None
         self.problem = "not connected yet"
         """Why it is not connected; empty while it is."""
+        self.is_draining = False
+        """Whether it is on its way out: no new sessions, and those it has are to end or move."""
         self.check: Callable[[WorkerInfo], Awaitable[None]] | None = None
         self.on_change: Callable[[], None] = lambda: None
         self._make_client = connect
@@ -82,7 +86,11 @@ class Worker(Generic[E, R]):
         self._ids = itertools.count(1)
         self._handlers: dict[SessionId, _Handlers[R]] = {}
         self._span_listeners: dict[SessionId, Callable[[SessionSpans], None]] = {}
+        self._num_tokens = 0
+        self._report = Report()
         self._lost = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -92,6 +100,16 @@ class Worker(Generic[E, R]):
     @property
     def num_sessions(self) -> int:
         return len(self._handlers)
+
+    @property
+    def load(self) -> int:
+        """Sessions, ours now and those of other orchestrators as it last said."""
+        return self.num_sessions + self._report.other_sessions
+
+    @property
+    def room_tokens(self) -> float:
+        """Tokens for which its KV pool has room, as far as is known."""
+        return room_tokens(self._report, self._num_tokens)
 
     # --- connecting -------------------------------------------------------------------------
 
@@ -153,11 +171,19 @@ class Worker(Generic[E, R]):
         self._link = await self._client.open_link(self._on_reply, self._on_closed)
         self.info, self.problem = info, ""
         self._metrics.opened()
+        self._take_report(info)
         self.on_change()
 
     async def describe(self) -> WorkerInfo:
         """Ask the worker what it is and how full. Raises `PacelineError`."""
         return await self._connected_client().describe()
+
+    async def refresh(self) -> None:
+        """Learn how busy it is. Raises `PacelineError`; what was known is then kept."""
+        self._take_report(await self.describe())
+
+    def _take_report(self, info: WorkerInfo) -> None:
+        self._report = Report.of(info, own_sessions=self.num_sessions, own_tokens=self._num_tokens)
 
     async def vocabulary(self) -> VocabularyTable:
         """The worker's id -> string table. Raises `PacelineError`."""
@@ -181,17 +207,24 @@ class Worker(Generic[E, R]):
     # --- sessions ---------------------------------------------------------------------------
 
     def open_session(
-        self, on_reply: Callable[[R, int], None], on_lost: Callable[[PacelineError], None]
+        self,
+        on_reply: Callable[[R, int], None],
+        on_lost: Callable[[PacelineError], None],
+        *,
+        num_tokens: int = 0,
     ) -> WorkerSession[E, R]:
         """A fresh session id; `on_reply` hears its replies and their payload bytes.
 
+        `num_tokens` is what the session may come to, prompt included.
         `on_lost` hears once if the link breaks first. Neither is called after `close_session`.
         Raises `UnavailableError` while the worker is not connected.
         """
         if not self.is_connected:
             raise UnavailableError(f"{self.role} {self.address}: {self.problem}")
         session_id = next(self._ids)
-        self._handlers[session_id] = _Handlers(on_reply, on_lost)
+        self._handlers[session_id] = _Handlers(on_reply, on_lost, num_tokens)
+        self._num_tokens += num_tokens
+        self._idle.clear()
         return WorkerSession(self, session_id)
 
     def send(self, event: E | CloseSession) -> int:
@@ -200,8 +233,21 @@ class Worker(Generic[E, R]):
         return num_bytes
 
     def close_session(self, session_id: SessionId) -> None:
-        if self._handlers.pop(session_id, None) is not None:
+        if self._forget(session_id):
             self.send(CloseSession(session_id))
+
+    def _forget(self, session_id: SessionId) -> bool:
+        handlers = self._handlers.pop(session_id, None)
+        if handlers is None:
+            return False
+        self._num_tokens -= handlers.num_tokens
+        if not self._handlers:
+            self._idle.set()
+        return True
+
+    async def idle(self) -> None:
+        """Until no session is left on it."""
+        await self._idle.wait()
 
     def expect_spans(
         self, session_id: SessionId, on_spans: Callable[[SessionSpans], None]
@@ -228,7 +274,7 @@ class Worker(Generic[E, R]):
             return
         handlers = self._handlers.get(reply.session_id)
         if isinstance(reply, SessionError):
-            self._handlers.pop(reply.session_id, None)
+            self._forget(reply.session_id)
             self._on_spans(SessionSpans(reply.session_id, (), is_last=True))
         if handlers is None:
             return
@@ -248,7 +294,8 @@ class Worker(Generic[E, R]):
         if error is not None:
             self._metrics.lost()
             logger.warning("%s %s is lost: %s", self.role, self.address, error)
-        lost, self._handlers = self._handlers, {}
+        lost, self._handlers, self._num_tokens = self._handlers, {}, 0
+        self._idle.set()
         for session_id in list(self._span_listeners):
             self._on_spans(SessionSpans(session_id, (), is_last=True))
         for handlers in lost.values():

@@ -53,6 +53,9 @@ class GenerateFields(TypedDict, total=False):
     """The text is one of these."""
     cache_salt: str | None
     """Cached prefixes are shared only among requests of the same salt."""
+    prompt_cache_key: str | None
+    """Requests of one key, up to 256 characters, go to the same workers while load permits, so that
+    a common prefix is found in their caches; changes no output."""
     temperature: float | None
     top_k: int | None
     top_p: float | None

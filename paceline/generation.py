@@ -35,6 +35,7 @@ class GenerateCall:
     guided_choice: Sequence[str] = ()
     return_spans: bool = False
     cache_salt: str = ""
+    prompt_cache_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

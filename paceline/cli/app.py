@@ -9,6 +9,7 @@ import typer
 from paceline import __version__
 from paceline.cli.bench import bench
 from paceline.cli.generate import generate
+from paceline.cli.scale import scale
 from paceline.cli.status import status
 from paceline.cli.top import top
 from paceline.cli.up import up
@@ -21,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(generate)
+app.command()(scale)
 app.command()(status)
 app.command()(top)
 app.command()(up)

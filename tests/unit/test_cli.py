@@ -102,7 +102,7 @@ def test_every_option_reaches_the_server(server: ScriptedOrchestrator) -> None:
         "--bad-word no --seed 7 --max-tokens 9 --min-tokens 2 --stop one --stop two "
         "--include-stop-in-output --stop-token-id 8 --ignore-eos --no-speculation "
         "--acceptance block --window 3 --num-speculative-tokens 2 --logprobs 0 "
-        "--cache-salt tenant"
+        "--cache-salt tenant --prompt-cache-key chat-7"
     )
     assert generate(server, "hi", *options).exit_code == 0
     sampling = common_pb2.SamplingParams(
@@ -138,6 +138,7 @@ def test_every_option_reaches_the_server(server: ScriptedOrchestrator) -> None:
             include_stop_in_output=True,
             bad_words=["no"],
             cache_salt="tenant",
+            prompt_cache_key="chat-7",
         )
     ]
 
@@ -300,7 +301,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Configurations that `up` was started with; it ends at once with exit code 3."""
     configs: list[Config] = []
 
-    def fake_up(config: Config) -> int:
+    def fake_up(config: Config, *, reread: Any) -> int:
         configs.append(config)
         return 3
 

@@ -143,6 +143,7 @@ def test_every_field_reaches_the_server(server: ScriptedOrchestrator) -> None:
         include_stop_in_output=True,
         bad_words=["no", "nope"],
         cache_salt="tenant",
+        prompt_cache_key="chat-7",
     )
     sampling = common_pb2.SamplingParams(
         temperature=0.0,
@@ -177,6 +178,7 @@ def test_every_field_reaches_the_server(server: ScriptedOrchestrator) -> None:
         include_stop_in_output=True,
         bad_words=["no", "nope"],
         cache_salt="tenant",
+        prompt_cache_key="chat-7",
     )
     assert server.requests == [expected]
 

@@ -35,6 +35,7 @@ _REQUEST_SCALARS = (
     "n",
     "include_stop_in_output",
     "return_spans",
+    "prompt_cache_key",
 )
 
 

@@ -45,6 +45,7 @@ def decode_generate(
         guided_choice=message.guided_choice,
         return_spans=message.return_spans,
         cache_salt=message.cache_salt,
+        prompt_cache_key=message.prompt_cache_key,
     )
 
 
