@@ -108,7 +108,6 @@ class Cluster:
             cluster.ray_address, namespace=cluster.namespace, members=members
         )
         nodes = live_nodes()
-        self._expose = len({node.address for node in nodes}) > 1
         self._report(
             f"{'started a local' if self._connection.started else 'joined a running'} Ray: "
             f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
@@ -117,7 +116,9 @@ class Cluster:
             self._report(advice)
         await clear_leftovers(members, namespace=cluster.namespace)
         self._reservation = Reservation(members)
-        await self._reservation.take()
+        await self._reservation.take(cluster.place_timeout_s, report=self._report)
+        # Nodes may have joined meanwhile.
+        self._expose = len({node.address for node in live_nodes()}) > 1
         self._services = {
             member: HostedService(
                 member,

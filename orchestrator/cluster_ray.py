@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,10 @@ CONNECT_TIMEOUT_S = 3.0
 HTTP2_SETTINGS = b"\x04"
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + bytes(5)
 TLS_ALERT = b"\x15"
-# Room that another job is just giving back counts; more patience would hide a real shortage.
-RESERVE_TIMEOUT_S = 5.0
+# Ray counts in whole seconds, and a thread that waits cannot be cancelled.
+RESERVE_SLICE_S = 1.0
+# A longer wait for room is worth a line: this long is what another job takes to give it back.
+QUIET_WAIT_S = 5.0
 LEFTOVER_TIMEOUT_S = 10.0
 # Ray takes a moment to notice that a program was killed.
 OWNER_TIMEOUT_S = 3.0
@@ -183,17 +185,30 @@ class Reservation:
         self._bundled = [member for member in members if member.demand]
         self._group: Any = None
 
-    async def take(self) -> None:
-        """Raises `PlacementError` within seconds, listing what is needed and what is available."""
+    async def take(self, timeout_s: float, *, report: Callable[[str], None]) -> None:
+        """Wait for room for at most `timeout_s`: another job may be giving it back, nodes may be
+        joining. `report` is told once what is missing.
+
+        Raises `PlacementError`, listing what is needed and what is available.
+        """
         if not self._bundled:
             return
         try:
             self._group = placement_group([m.demand for m in self._bundled], strategy="PACK")
         except ValueError as error:
             raise ConfigError(f"cluster: {error}") from error
-        if not await asyncio.to_thread(self._group.wait, RESERVE_TIMEOUT_S):
-            self.release()
-            raise PlacementError(describe_shortage(self._members, live_nodes()))
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        told = False
+        while not await asyncio.to_thread(self._group.wait, RESERVE_SLICE_S):
+            waited_s = clock() - started
+            if waited_s >= timeout_s:
+                self.release()
+                raise PlacementError(describe_shortage(self._members, live_nodes()))
+            if waited_s >= QUIET_WAIT_S and not told:
+                told = True
+                shortage = describe_shortage(self._members, live_nodes())
+                report(f"waiting for room, up to {timeout_s:g} s in all: {shortage}")
 
     def strategy(self, member: Member) -> Any:
         """Ray's scheduling strategy for the member."""
