@@ -18,11 +18,14 @@ import ray
 from ray.exceptions import RayError
 
 from orchestrator.cluster_members import Member, Role
+from orchestrator.worker_set import WorkerSet
 from paceline import errors
 from paceline.config import Config
 from paceline.errors import PacelineError, StartupError
 
 STOP_MARGIN_S = 2.0
+# Closing links to workers that have died takes a moment.
+DRAIN_MARGIN_S = 5.0
 LOOPBACK = "127.0.0.1"
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "[::1]")
 WILDCARD_HOSTS = ("", "0.0.0.0", "[::]")
@@ -87,6 +90,8 @@ class Launch:
     """The cluster has several machines: listen where the others can reach it."""
     previous_port: int | None = None
     """Where the member listened before it was restarted."""
+    is_first: bool = True
+    """No other replica of the role is on this machine, so that the configured port is its own."""
 
 
 class ServiceHost:
@@ -111,6 +116,11 @@ class ServiceHost:
         if host in WILDCARD_HOSTS:
             host = node if launch.expose else LOOPBACK
         return Placed(launch.member, f"{host}:{port}", node, os.getpid())
+
+    async def update_workers(self, workers: WorkerSet, grace_s: float) -> None:
+        """Tell an orchestrator which workers there are; returns when the others are drained."""
+        if self._service is not None:
+            await self._service.update_workers(workers, grace_s=grace_s)
 
     async def stop(self, grace_s: float) -> None:
         """Let running work end for at most `grace_s`, then end the service."""
@@ -154,9 +164,9 @@ def _own_devices(member: Member) -> None:
 def with_listen(launch: Launch, node: str) -> Config:
     """The configuration with the address that this member listens on.
 
-    The first replica takes the configured port, a restarted one the port it had, any other a free
-    one. A worker whose port is taken takes a free one too, since only the orchestrator needs to
-    know it; the orchestrator's port is what clients know, and it being taken is an error.
+    The first replica on a machine takes the configured port, a restarted one the port it had, any
+    other a free one. A worker whose port is taken takes a free one too, since the orchestrators
+    are told; an orchestrator's port is what clients know, and it being taken is an error.
     A loopback address becomes the node's when the cluster has several machines.
     """
     role = launch.member.role
@@ -166,7 +176,7 @@ def with_listen(launch: Launch, node: str) -> Config:
         host = node
     if launch.previous_port is not None:
         port = launch.previous_port
-    elif launch.member.index == 0:
+    elif launch.is_first:
         port = int(port_text)
     else:
         port = 0
@@ -219,6 +229,7 @@ class HostedService:
                     num_cpus=member.num_cpus,
                     num_gpus=member.num_gpus,
                     resources=dict(member.resources),
+                    accelerator_type=member.accelerator_type,
                     scheduling_strategy=self._strategy,
                     # A restarted actor would have no service: the supervisor restarts it.
                     max_restarts=0,
@@ -248,6 +259,17 @@ class HostedService:
         except RayError as error:
             return reason_of(error)
         return reason
+
+    async def update_workers(self, workers: WorkerSet, *, grace_s: float) -> None:
+        """Tell the orchestrator which workers there are; returns when the others are drained.
+
+        One that does not answer in time, or dies, learns it when its supervisor starts it again.
+        """
+        if self._actor is None:
+            return
+        with contextlib.suppress(RayError, asyncio.TimeoutError):
+            told = _result(self._actor.update_workers.remote(workers, grace_s))
+            await asyncio.wait_for(told, grace_s + DRAIN_MARGIN_S)
 
     async def stop(self, grace_s: float) -> None:
         """End the service, then its process. Takes at most `grace_s` and a small margin."""

@@ -11,6 +11,26 @@ from dataclasses import dataclass, field
 from paceline.config import AnyModelConfig, Config, PlacementConfig
 from paceline.errors import ConfigError
 
+MARK = "accelerator_type:"
+"""How Ray marks a node's kind of accelerator: a resource of which every user takes a tiny share."""
+MARK_SHARE = 0.001
+
+
+ACTOR_PREFIX = "paceline-"
+CONTROL_ACTOR = f"{ACTOR_PREFIX}control"
+
+
+def is_actor_name(name: str) -> bool:
+    """Whether a deployment may name an actor so."""
+    return name == CONTROL_ACTOR or any(
+        name.startswith(f"{ACTOR_PREFIX}{role.value}-") for role in Role
+    )
+
+
+def is_mark(resource: str) -> bool:
+    """Whether a resource says what a node has, and not how much."""
+    return resource.startswith(MARK)
+
 
 class Role(enum.Enum):
     """Which service an actor hosts; also the name of its configuration section."""
@@ -29,6 +49,8 @@ class Member:
     num_cpus: float
     num_gpus: float
     resources: Mapping[str, float] = field(default_factory=dict, hash=False)
+    accelerator_type: str | None = None
+    strategy: str = "pack"
 
     @property
     def label(self) -> str:
@@ -38,12 +60,14 @@ class Member:
     @property
     def actor_name(self) -> str:
         """The Ray actor's name, unique in the namespace."""
-        return f"paceline-{self.role.value}-{self.index}"
+        return f"{ACTOR_PREFIX}{self.role.value}-{self.index}"
 
     @property
     def demand(self) -> dict[str, float]:
         """Resources as Ray names them, without zeros; empty when the member fits anywhere."""
         wanted = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+        if self.accelerator_type is not None:
+            wanted[f"{MARK}{self.accelerator_type}"] = MARK_SHARE
         return {name: amount for name, amount in wanted.items() if amount > 0}
 
 
@@ -54,6 +78,7 @@ class Node:
     address: str
     total: Mapping[str, float]
     available: Mapping[str, float]
+    node_id: str = ""
 
 
 def members_of(config: Config) -> tuple[Member, ...]:
@@ -70,16 +95,23 @@ def members_of(config: Config) -> tuple[Member, ...]:
     _check_device(Role.VERIFIER, config.verifier.model, config.cluster.verifier)
     _check_device(Role.DRAFTER, _drafter_model(config), config.cluster.drafter)
     return tuple(
-        Member(
-            role=role,
-            index=index,
-            num_cpus=placement.num_cpus,
-            num_gpus=placement.num_gpus,
-            resources=placement.resources,
-        )
+        member_of(config, role, index)
         for role in Role
-        for placement in (placement_of(config, role),)
-        for index in range(placement.replicas)
+        for index in range(placement_of(config, role).replicas)
+    )
+
+
+def member_of(config: Config, role: Role, index: int) -> Member:
+    """One replica, with the placement of its role."""
+    placement = placement_of(config, role)
+    return Member(
+        role=role,
+        index=index,
+        num_cpus=placement.num_cpus,
+        num_gpus=placement.num_gpus,
+        resources=placement.resources,
+        accelerator_type=placement.accelerator_type,
+        strategy=placement.strategy,
     )
 
 
@@ -131,9 +163,13 @@ def describe_shortage(members: Iterable[Member], nodes: Iterable[Node]) -> str:
 
 
 def _amounts(amounts: Mapping[str, float], of: Mapping[str, float] | None = None) -> str:
-    if of is None:
-        return ", ".join(f"{name} {amount:g}" for name, amount in amounts.items()) or "nothing"
-    return (
-        ", ".join(f"{name} {amounts.get(name, 0.0):g} of {total:g}" for name, total in of.items())
-        or "nothing"
-    )
+    names = sorted(amounts if of is None else of, key=is_mark)
+    shown = [
+        name.replace(":", " ") if is_mark(name) else _amount(name, amounts.get(name, 0.0), of)
+        for name in names
+    ]
+    return ", ".join(shown) or "nothing"
+
+
+def _amount(name: str, amount: float, of: Mapping[str, float] | None) -> str:
+    return f"{name} {amount:g}" if of is None else f"{name} {amount:g} of {of[name]:g}"

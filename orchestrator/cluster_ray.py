@@ -12,28 +12,23 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private import services
 from ray._private import state as ray_state
 from ray._private import worker as ray_worker
 from ray._private.utils import read_ray_address
-from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from orchestrator.cluster_members import Member, Node, describe_shortage
-from paceline.errors import ConfigError, PlacementError, StartupError
+from orchestrator.cluster_members import Member, Node, is_actor_name
+from paceline.errors import ConfigError, StartupError
 
 CONNECT_TIMEOUT_S = 3.0
 HTTP2_SETTINGS = b"\x04"
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + bytes(5)
 TLS_ALERT = b"\x15"
-# Ray counts in whole seconds, and a thread that waits cannot be cancelled.
-RESERVE_SLICE_S = 1.0
-# A longer wait for room is worth a line: this long is what another job takes to give it back.
-QUIET_WAIT_S = 5.0
 LEFTOVER_TIMEOUT_S = 10.0
 # Ray takes a moment to notice that a program was killed.
 OWNER_TIMEOUT_S = 3.0
@@ -83,6 +78,28 @@ def connect(ray_address: str | None, *, namespace: str, members: Sequence[Member
     # Ray's own messages about dead workers would mix with ours: `Cluster` reports them in one line.
     ray_worker._worker_logs_enabled = False
     return Connection(started=address is None, attached=True)
+
+
+def join(ray_address: str | None, *, namespace: str) -> Connection:
+    """Join a running cluster, by its address or as the only one on this machine.
+
+    Raises `StartupError` when there is none, or several to choose from.
+    """
+    address = None if ray_address == "local" else _find(ray_address)
+    if address is None:
+        running = sorted(services.find_gcs_addresses())
+        if len(running) != 1:
+            found = f"several run here ({', '.join(running)})" if running else "none runs here"
+            raise StartupError(f"which Ray cluster? {found}: give its HOST:PORT (--ray-address)")
+        (address,) = running
+    with _own_signal_handlers():
+        _init(address=address, namespace=namespace)
+    return Connection(started=False, attached=True)
+
+
+def address() -> str:
+    """HOST:PORT of the cluster that this process is connected to."""
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def _init(**arguments: Any) -> None:
@@ -159,10 +176,16 @@ def live_nodes() -> tuple[Node, ...]:
             address=node["NodeManagerAddress"],
             total=_countable(node["Resources"]),
             available=_countable(available.get(node["NodeID"], {})),
+            node_id=node["NodeID"],
         )
         for node in ray.nodes()
         if node["Alive"]
     )
+
+
+def is_alive(node_id: str) -> bool:
+    """Whether a node is part of the cluster now, as far as Ray has noticed."""
+    return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
 
 
 def _countable(resources: Mapping[str, float]) -> dict[str, float]:
@@ -176,67 +199,16 @@ def _countable(resources: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-class Reservation:
-    """Room for every member, taken all at once or not at all; a restarted actor finds it again."""
-
-    def __init__(self, members: Sequence[Member]) -> None:
-        self._members = members
-        # Ray refuses empty bundles; a member that asks for nothing needs no room.
-        self._bundled = [member for member in members if member.demand]
-        self._group: Any = None
-
-    async def take(self, timeout_s: float, *, report: Callable[[str], None]) -> None:
-        """Wait for room for at most `timeout_s`: another job may be giving it back, nodes may be
-        joining. `report` is told once what is missing.
-
-        Raises `PlacementError`, listing what is needed and what is available.
-        """
-        if not self._bundled:
-            return
-        try:
-            self._group = placement_group([m.demand for m in self._bundled], strategy="PACK")
-        except ValueError as error:
-            raise ConfigError(f"cluster: {error}") from error
-        clock = asyncio.get_running_loop().time
-        started = clock()
-        told = False
-        while not await asyncio.to_thread(self._group.wait, RESERVE_SLICE_S):
-            waited_s = clock() - started
-            if waited_s >= timeout_s:
-                self.release()
-                raise PlacementError(describe_shortage(self._members, live_nodes()))
-            if waited_s >= QUIET_WAIT_S and not told:
-                told = True
-                shortage = describe_shortage(self._members, live_nodes())
-                report(f"waiting for room, up to {timeout_s:g} s in all: {shortage}")
-
-    def strategy(self, member: Member) -> Any:
-        """Ray's scheduling strategy for the member."""
-        if member not in self._bundled:
-            return "DEFAULT"
-        return PlacementGroupSchedulingStrategy(
-            placement_group=self._group,
-            placement_group_bundle_index=self._bundled.index(member),
-        )
-
-    def release(self) -> None:
-        """Give the room back. Idempotent."""
-        if self._group is not None and ray.is_initialized():
-            remove_placement_group(self._group)
-        self._group = None
-
-
-async def clear_leftovers(members: Sequence[Member], *, namespace: str) -> None:
+async def clear_leftovers(namespace: str) -> None:
     """Remove actors of our names whose program has ended.
 
     Raises `StartupError` when a live program owns one: two deployments in one namespace would
     answer to the same names.
     """
-    names = {member.actor_name for member in members}
     now = asyncio.get_running_loop().time
     believe_after = now() + OWNER_TIMEOUT_S
     deadline = believe_after + LEFTOVER_TIMEOUT_S
-    while leftovers := _living_actors(names, namespace):
+    while leftovers := _living_actors(namespace):
         for name, actor in leftovers.items():
             owner = _owner_of(actor)
             if owner is not None and now() < believe_after:
@@ -253,11 +225,11 @@ async def clear_leftovers(members: Sequence[Member], *, namespace: str) -> None:
         await asyncio.sleep(0.1)
 
 
-def _living_actors(names: Set[str], namespace: str) -> dict[str, Any]:
-    """Handles of the actors that have these names."""
+def _living_actors(namespace: str) -> dict[str, Any]:
+    """Handles of the actors of a deployment, however many replicas it had."""
     living = {}
     for actor in ray.util.list_named_actors(all_namespaces=True):
-        if actor["namespace"] == namespace and actor["name"] in names:
+        if actor["namespace"] == namespace and is_actor_name(actor["name"]):
             # It may end between being listed and being looked up.
             with contextlib.suppress(ValueError):
                 living[actor["name"]] = ray.get_actor(actor["name"], namespace=namespace)

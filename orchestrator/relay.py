@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
+from orchestrator.affinity import Demand
 from orchestrator.pacing import Pacing
 from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.session import Session
@@ -63,6 +64,9 @@ class RelaySettings:
     start_window: int = 1
     """Where an adaptive window begins; `window` is its limit."""
     grammar: str = ""
+    cache_key: str = ""
+    prefix_keys: tuple[bytes, ...] = ()
+    """Of the prompt; with the cache key they tell the router where its KV may lie."""
 
 
 def is_about_a_block(error: PacelineError) -> bool:
@@ -88,6 +92,9 @@ class Relay:
         """Seconds from `start` to the first committed token."""
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._router = router
+        self._demand = Demand(
+            len(prompt) + sampling.max_tokens, settings.cache_key, settings.prefix_keys
+        )
         self.seed = sampling.seed
         self._sampling = sampling
         self._settings = settings
@@ -112,7 +119,7 @@ class Relay:
         decodes by itself.
         """
         self._started = time.monotonic()
-        verifier = self._router.verifier()
+        verifier = self._router.verifier(self._demand)
         self._open_drafter(verifier)
         self._open_verifier(verifier)
         self._stop_listening = self._router.listen(self._attach_drafter)
@@ -150,10 +157,14 @@ class Relay:
         self._is_over = True
         self._stop_listening()
         self._stop_listening = _nothing
+        if self._verifier is not None or self._drafter is not None:
+            self._demand = self._demand.grown(self.session.tokens)
         if self._verifier is not None:
+            self._router.served_by(self._verifier.worker, self._demand)
             self._verifier.close()
             self._verifier = None
         if self._drafter is not None:
+            self._router.served_by(self._drafter.worker, self._demand)
             self._drafter.close()
             self._drafter = None
 
@@ -265,12 +276,15 @@ class Relay:
 
     def _open_drafter(self, verifier: VerifierWorker) -> bool:
         """Open the session on a drafter, if speculation is on and one is connected."""
-        worker: DrafterWorker | None = self._router.drafter()
+        worker: DrafterWorker | None = self._router.drafter(self._demand)
         if not self._settings.speculation or worker is None:
             return False
+        self._router.served_by(worker, self._demand)
         epoch = self.session.begin_epoch() if self._had_drafter else self.session.epoch
         self._had_drafter = True
-        self._drafter = worker.open_session(self._on_draft, self._on_drafter_lost)
+        self._drafter = worker.open_session(
+            self._on_draft, self._on_drafter_lost, num_tokens=self._demand.num_tokens
+        )
         self._send_drafter(self._opening(self._drafter.session_id, epoch, verifier))
         self._start_pacing(verifier)
         if self._pacing is not None:  # the opening's window is the limit, not where to start
@@ -313,7 +327,10 @@ class Relay:
     # --- the verifier is lost and replaced --------------------------------------------------
 
     def _open_verifier(self, worker: VerifierWorker) -> None:
-        self._verifier = worker.open_session(self._on_verdict, self._on_verifier_lost)
+        self._verifier = worker.open_session(
+            self._on_verdict, self._on_verifier_lost, num_tokens=self._demand.num_tokens
+        )
+        self._router.served_by(worker, self._demand)
         opening = self._opening(self._verifier.session_id, self.session.epoch, worker)
         self._send_verifier(opening)
 
@@ -339,7 +356,7 @@ class Relay:
     async def _reopen(self, reason: PacelineError) -> None:
         try:
             worker = await self._router.wait_for_verifier(
-                self._settings.failover_timeout_s, avoid=self._lost_verifier
+                self._settings.failover_timeout_s, self._demand, avoid=self._lost_verifier
             )
             epoch = self.session.begin_epoch()
             self._open_verifier(worker)

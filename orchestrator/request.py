@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from orchestrator.affinity import prefix_keys
 from orchestrator.guide import guiding_grammar
 from orchestrator.prompt import encode_bad_words, encode_request
 from orchestrator.relay import RelaySettings
@@ -20,6 +21,7 @@ from paceline.types import WorkerInfo
 
 MAX_WINDOW = 256
 MAX_SPECULATIVE_TOKENS = 32
+MAX_CACHE_KEY = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,11 @@ def complete_request(
     Raises `InvalidArgumentError` naming the field and its limit.
     """
     check_stops(call.stop)
+    if len(call.prompt_cache_key) > MAX_CACHE_KEY:
+        raise InvalidArgumentError(
+            "prompt_cache_key",
+            f"{len(call.prompt_cache_key)} characters, the limit is {MAX_CACHE_KEY}",
+        )
     prompt = encode_request(
         tokenizer,
         prompt=call.prompt,
@@ -78,7 +85,10 @@ def complete_request(
         sampling = replace(sampling, bad_words_token_ids=banned)
     sampling.check_vocabulary(target.vocab_size)
     settings = replace(
-        _settings(call, config), grammar=guiding_grammar(call, engine=grammar, target=target)
+        _settings(call, config),
+        grammar=guiding_grammar(call, engine=grammar, target=target),
+        cache_key=call.prompt_cache_key,
+        prefix_keys=prefix_keys(prompt),
     )
     block_length = MAX_BLOCK if settings.adaptive else settings.num_speculative_tokens
     block_bytes = largest_block_bytes(

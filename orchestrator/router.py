@@ -1,13 +1,15 @@
-"""Chooses which workers serve a session: connected, and with the fewest sessions."""
+"""Chooses which workers serve a session, and lets workers come and go."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from orchestrator.affinity import AffinityMap, Demand
 from orchestrator.estimates import PassCost
+from orchestrator.load import choose
 from orchestrator.worker import Worker
 from paceline.errors import UnavailableError
 from paceline.types import DrafterEvent, DrafterReply, VerifierEvent, VerifierReply
@@ -17,15 +19,25 @@ VerifierWorker: TypeAlias = Worker[VerifierEvent, VerifierReply]
 
 W = TypeVar("W", DrafterWorker, VerifierWorker)
 
+ANYTHING = Demand()
+
 
 class Router:
-    """The workers of one orchestrator."""
+    """The workers of one orchestrator, and which of them serves a session.
+
+    The rule is `load.choose`'s: KV room, then load, then the worker where the session's prefix
+    lies (`affinity.py`) while it is not much busier. Load and room are what this orchestrator's
+    own sessions take now and what the others' took when the worker last said so. A worker that
+    drains gets a session only if no other is connected.
+    """
 
     def __init__(
         self, verifiers: Sequence[VerifierWorker], drafters: Sequence[DrafterWorker]
     ) -> None:
-        self.verifiers = verifiers
-        self.drafters = drafters
+        self.verifiers = list(verifiers)
+        self.drafters = list(drafters)
+        self._verifier_affinity: AffinityMap[VerifierWorker] = AffinityMap()
+        self._drafter_affinity: AffinityMap[DrafterWorker] = AffinityMap()
         self._pass_costs = {id(worker): PassCost() for worker in verifiers}
         self._serving = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
@@ -41,13 +53,17 @@ class Router:
         """Whether any verifier is connected."""
         return any(worker.is_connected for worker in self.verifiers)
 
-    def verifier(self, avoid: VerifierWorker | None = None) -> VerifierWorker:
+    def verifier(
+        self, demand: Demand = ANYTHING, avoid: VerifierWorker | None = None
+    ) -> VerifierWorker:
         """The verifier for a session: any other than `avoid`, if there is another.
 
         Raises `UnavailableError` if none is connected.
         """
         others = [worker for worker in self.verifiers if worker is not avoid]
-        worker = _least_loaded(others) or _least_loaded(self.verifiers)
+        worker = _choose(others, demand, self._verifier_affinity) or _choose(
+            self.verifiers, demand, self._verifier_affinity
+        )
         if worker is None:
             problems = "; ".join(f"{worker.address}: {worker.problem}" for worker in self.verifiers)
             raise UnavailableError(f"no verifier is connected ({problems})")
@@ -57,12 +73,22 @@ class Router:
         """What is known of the time of a verifier's passes; its sessions learn together."""
         return self._pass_costs[id(verifier)]
 
-    def drafter(self) -> DrafterWorker | None:
-        """The drafter for a new session, if any is connected."""
-        return _least_loaded(self.drafters)
+    def drafter(self, demand: Demand = ANYTHING) -> DrafterWorker | None:
+        """The drafter for a session, if any is connected. None is also how load says no drafts."""
+        return _choose(self.drafters, demand, self._drafter_affinity)
+
+    def served_by(self, worker: DrafterWorker | VerifierWorker, demand: Demand) -> None:
+        """Remember that the KV of a session lies, or is about to lie, on `worker`."""
+        affinity: AffinityMap[Any] = (
+            self._verifier_affinity if worker.role == "verifier" else self._drafter_affinity
+        )
+        affinity.remember(demand, worker)
 
     async def wait_for_verifier(
-        self, timeout_s: float, avoid: VerifierWorker | None = None
+        self,
+        timeout_s: float,
+        demand: Demand = ANYTHING,
+        avoid: VerifierWorker | None = None,
     ) -> VerifierWorker:
         """The verifier for a session that lost its own, `avoid`, which may refuse it again.
 
@@ -70,7 +96,35 @@ class Router:
         """
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._serving.wait(), timeout_s)
-        return self.verifier(avoid)
+        return self.verifier(demand, avoid)
+
+    # --- workers come and go ----------------------------------------------------------------
+
+    def add_verifier(self, worker: VerifierWorker) -> None:
+        """Route to it as soon as it is connected."""
+        self.verifiers.append(worker)
+        self._pass_costs[id(worker)] = PassCost()
+        worker.on_change = self._on_change
+
+    def add_drafter(self, worker: DrafterWorker) -> None:
+        """The same for a drafter, which sessions without one take up at once."""
+        self.drafters.append(worker)
+        worker.on_change = self._on_change
+
+    async def drain(self, worker: DrafterWorker | VerifierWorker, grace_s: float) -> None:
+        """Route no more to it, and take it out: after `grace_s` its sessions are moved elsewhere.
+
+        Moved means: a verifier's are opened on another from their committed tokens, a drafter's
+        on another drafter, or go on without.
+        """
+        worker.is_draining = True
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(worker.idle(), grace_s)
+        await worker.close()
+        self.verifiers = [other for other in self.verifiers if other is not worker]
+        self.drafters = [other for other in self.drafters if other is not worker]
+        self._pass_costs.pop(id(worker), None)
+        self._on_change()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` when a worker connects or is lost; returns how to stop that."""
@@ -82,6 +136,9 @@ class Router:
             self._serving.set()
         else:
             self._serving.clear()
+        # what a lost worker had in its KV is gone, whatever comes back at its address
+        self._verifier_affinity.forget(lambda worker: not worker.is_connected)
+        self._drafter_affinity.forget(lambda worker: not worker.is_connected)
         for listener in list(self._listeners):
             listener()
 
@@ -90,6 +147,8 @@ class Router:
         await asyncio.gather(*(worker.close() for worker in self.workers))
 
 
-def _least_loaded(workers: Sequence[W]) -> W | None:
+def _choose(workers: Sequence[W], demand: Demand, affinity: AffinityMap[W]) -> W | None:
     connected = [worker for worker in workers if worker.is_connected]
-    return min(connected, key=lambda worker: worker.num_sessions, default=None)
+    usable = [worker for worker in connected if not worker.is_draining] or connected
+    favourite = affinity.find(demand, lambda worker: any(worker is other for other in usable))
+    return choose(usable, demand.num_tokens, favourite)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
+from collections.abc import Sequence
 
-from orchestrator.compatibility import check_drafter, check_verifier
+from orchestrator.compatibility import check_verifier
+from orchestrator.membership import LoadWatch, Membership, WorkerMaker
 from orchestrator.request import draft_top_k
-from orchestrator.router import DrafterWorker, Router, VerifierWorker
+from orchestrator.router import DrafterWorker, Router, VerifierWorker, W
 from orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
 from orchestrator.window_controller import MAX_BLOCK
-from orchestrator.worker import Worker
+from orchestrator.worker_set import WorkerSet
 from paceline.config import Config
 from paceline.errors import (
     ConfigError,
@@ -25,19 +26,25 @@ from paceline.errors import (
 from paceline.rpc.credentials import load_credentials
 from paceline.rpc.limits import check_message_limit
 from paceline.rpc.server import ServerShell
-from paceline.rpc.worker_client import connect_drafter, connect_verifier
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+LATE_S = 1.0
+"""How long start-up waits for further workers once it has one of their kind."""
+
 
 class OrchestratorService:
     """A running orchestrator."""
 
-    def __init__(self, shell: ServerShell, router: Router) -> None:
+    def __init__(
+        self, shell: ServerShell, router: Router, membership: Membership, watch: LoadWatch
+    ) -> None:
         self._shell = shell
         self._router = router
+        self._membership = membership
+        self._watch = watch
         self._health: asyncio.Task[None] | None = None
 
     @property
@@ -50,6 +57,11 @@ class OrchestratorService:
         await self._shell.start()
         await self._shell.set_serving(serving=self._router.can_serve)
         self._health = asyncio.create_task(self._follow_health())
+        self._watch.start()
+
+    async def update_workers(self, workers: WorkerSet, *, grace_s: float) -> None:
+        """Use these workers from now on; returns when the others are drained (`Membership`)."""
+        await self._membership.update(workers, grace_s)
 
     async def _follow_health(self) -> None:
         changed = asyncio.Event()
@@ -68,16 +80,17 @@ class OrchestratorService:
             self._health.cancel()
             await asyncio.gather(self._health, return_exceptions=True)
         await self._shell.stop(grace_s)
+        await self._watch.stop()
         await self._router.close()
 
 
 async def start(config: Config) -> OrchestratorService:
     """Connect and serve. Raises `StartupError` when the workers do not fit or do not answer."""
     section = config.orchestrator
-    verifiers, drafters = _workers(config)
-    router = Router(verifiers, drafters)
+    maker = WorkerMaker(config)
+    router = Router(*_workers(config, maker))
     try:
-        tokenizer = await _connect(config, verifiers, drafters)
+        membership, tokenizer = await _connect(config, router, maker)
         grammar = GrammarEngine(tokenizer)
         await asyncio.to_thread(grammar.prepare)
         servicer = OrchestratorServicer(
@@ -89,7 +102,8 @@ async def start(config: Config) -> OrchestratorService:
             credentials=load_credentials(config.security),
             limits=config.grpc,
         )
-        service = OrchestratorService(shell, router)
+        watch = LoadWatch(router, every_s=section.load_refresh_s)
+        service = OrchestratorService(shell, router, membership, watch)
         await service.start()
     except BaseException:
         await router.close()
@@ -97,34 +111,30 @@ async def start(config: Config) -> OrchestratorService:
     return service
 
 
-def _workers(config: Config) -> tuple[list[VerifierWorker], list[DrafterWorker]]:
+def _workers(
+    config: Config, maker: WorkerMaker
+) -> tuple[list[VerifierWorker], list[DrafterWorker]]:
     section = config.orchestrator
-    wire = (load_credentials(config.security), config.grpc)
-    timeout_s = section.connect_timeout_s
-    delay_ms = section.emulated_delay_ms
-    open_verifier = partial(connect_verifier, timeout_s=timeout_s, delay_s=delay_ms.verifier / 1e3)
-    open_drafter = partial(connect_drafter, timeout_s=timeout_s, delay_s=delay_ms.drafter / 1e3)
     verifier_addresses = section.verifiers or (config.verifier.listen,)
     drafter_addresses = (config.drafter.listen,) if section.drafters is None else section.drafters
-    verifiers: list[VerifierWorker] = [
-        Worker("verifier", address, partial(open_verifier, address, *wire))
-        for address in verifier_addresses
-    ]
-    drafters: list[DrafterWorker] = [
-        Worker("drafter", address, partial(open_drafter, address, *wire))
-        for address in drafter_addresses
-    ]
-    return verifiers, drafters
+    return (
+        [maker.verifier(address) for address in verifier_addresses],
+        [maker.drafter(address) for address in drafter_addresses],
+    )
 
 
 async def _connect(
-    config: Config, verifiers: list[VerifierWorker], drafters: list[DrafterWorker]
-) -> Tokenizer:
-    """Connect every worker and check that all speak the same ids."""
+    config: Config, router: Router, maker: WorkerMaker
+) -> tuple[Membership, Tokenizer]:
+    """Connect the workers and check that all speak the same ids.
+
+    One verifier is enough to serve, and one drafter where one is required; what is missing then
+    joins in the background. A worker that is there and wrong is an error.
+    """
     section = config.orchestrator
     deadline = asyncio.get_running_loop().time() + section.connect_timeout_s
-    await asyncio.gather(*(_start_up(worker, deadline) for worker in verifiers))
-    target = verifiers[0].info
+    await _start_up_any(router.verifiers, deadline)
+    target = next(worker.info for worker in router.verifiers if worker.is_connected)
     assert target is not None, "it is connected"
     tokenizer = await asyncio.to_thread(_load_tokenizer, section.tokenizer or target.model)
     check_message_limit(
@@ -136,24 +146,64 @@ async def _connect(
         vocab_size=target.vocab_size,
         limits=config.grpc,
     )
-    for verifier in verifiers:
-        assert verifier.info is not None, "it is connected"
-        verifier.check = partial(check_verifier, verifier, tokenizer, target)
-        await verifier.check(verifier.info)
-    for drafter in drafters:
-        drafter.check = partial(check_drafter, drafter, tokenizer)
-    await asyncio.gather(*(_start_drafter(config, drafter, deadline) for drafter in drafters))
-    return tokenizer
+    membership = Membership(router, maker, tokenizer, target)
+    for verifier in router.verifiers:
+        membership.have_checked(verifier)
+        if verifier.is_connected:
+            assert verifier.info is not None, "it is connected"
+            await check_verifier(verifier, tokenizer, target, verifier.info)
+        verifier.keep_connected()
+    for drafter in router.drafters:
+        membership.have_checked(drafter)
+    if section.require_drafter and router.drafters:
+        await _start_up_any(router.drafters, deadline)
+        for drafter in router.drafters:
+            drafter.keep_connected()
+    else:
+        await asyncio.gather(*(_try_drafter(drafter) for drafter in router.drafters))
+    return membership, tokenizer
 
 
-async def _start_drafter(config: Config, drafter: DrafterWorker, deadline: float) -> None:
-    is_required = config.orchestrator.require_drafter
-    now = asyncio.get_running_loop().time()
+async def _start_up_any(workers: Sequence[W], deadline: float) -> None:
+    """Connect workers at once, until all are there, or some and the others had a moment more.
+
+    Raises the first error of one that is wrong, or if none is there in time.
+    """
+    tasks = [asyncio.create_task(_start_up(worker, deadline)) for worker in workers]
     try:
-        # one that may be missing is tried once: clients need not wait for it
-        await _start_up(drafter, deadline if is_required else now)
+        pending = set(tasks)
+        while pending:
+            patience_s = LATE_S if any(worker.is_connected for worker in workers) else None
+            done, pending = await asyncio.wait(
+                pending, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            for error in filter(None, (task.exception() for task in done)):
+                if not isinstance(error.__cause__, (UnavailableError, DeadlineExceededError)):
+                    raise error
+            if not done:
+                break
+        if not any(worker.is_connected for worker in workers):
+            raise next(filter(None, (task.exception() for task in tasks)))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for worker in workers:
+        if not worker.is_connected:
+            logger.warning(
+                "%s %s does not answer yet (%s); it joins when it does",
+                worker.role,
+                worker.address,
+                worker.problem,
+            )
+
+
+async def _try_drafter(drafter: DrafterWorker) -> None:
+    """Connect one that may be missing; once, because clients need not wait for it."""
+    try:
+        await _start_up(drafter, asyncio.get_running_loop().time())
     except PacelineError as error:
-        if is_required or isinstance(error, VocabularyMismatchError):
+        if isinstance(error, VocabularyMismatchError):
             raise
         logger.warning("%s; sessions run without drafts until it comes", error)
         drafter.keep_connected()

@@ -128,7 +128,7 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
 
 
 async def _status(worker: Worker[Any, Any]) -> WorkerStatus:
-    info, detail = worker.info, worker.problem
+    info, detail = worker.info, "draining" if worker.is_draining else worker.problem
     if worker.is_connected:
         try:
             info = await worker.describe()

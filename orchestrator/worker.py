@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from orchestrator.load import Report, room_tokens
 from paceline.errors import DeadlineExceededError, PacelineError, UnavailableError
 from paceline.rpc.client_link import ClientLink
 from paceline.rpc.worker_client import VocabularyTable, WorkerClient
@@ -28,6 +29,7 @@ LAST_RETRY_S = 2.0
 class _Handlers(Generic[R]):
     on_reply: Callable[[R, int], None]
     on_lost: Callable[[PacelineError], None]
+    num_tokens: int
 
 
 class WorkerSession(Generic[E, R]):
@@ -59,6 +61,8 @@ class Worker(Generic[E, R]):
         self.info: WorkerInfo | None = None
         self.problem = "not connected yet"
         """Why it is not connected; empty while it is."""
+        self.is_draining = False
+        """Whether it is on its way out: no new sessions, and those it has are to end or move."""
         self.check: Callable[[WorkerInfo], Awaitable[None]] | None = None
         self.on_change: Callable[[], None] = lambda: None
         self._make_client = connect
@@ -66,7 +70,11 @@ class Worker(Generic[E, R]):
         self._link: ClientLink[E, R] | None = None
         self._ids = itertools.count(1)
         self._handlers: dict[SessionId, _Handlers[R]] = {}
+        self._num_tokens = 0
+        self._report = Report()
         self._lost = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -76,6 +84,16 @@ class Worker(Generic[E, R]):
     @property
     def num_sessions(self) -> int:
         return len(self._handlers)
+
+    @property
+    def load(self) -> int:
+        """Sessions, ours now and those of other orchestrators as it last said."""
+        return self.num_sessions + self._report.other_sessions
+
+    @property
+    def room_tokens(self) -> float:
+        """Tokens for which its KV pool has room, as far as is known."""
+        return room_tokens(self._report, self._num_tokens)
 
     # --- connecting -------------------------------------------------------------------------
 
@@ -136,11 +154,19 @@ class Worker(Generic[E, R]):
         self._lost.clear()
         self._link = await self._client.open_link(self._on_reply, self._on_closed)
         self.info, self.problem = info, ""
+        self._take_report(info)
         self.on_change()
 
     async def describe(self) -> WorkerInfo:
         """Ask the worker what it is and how full. Raises `PacelineError`."""
         return await self._connected_client().describe()
+
+    async def refresh(self) -> None:
+        """Learn how busy it is. Raises `PacelineError`; what was known is then kept."""
+        self._take_report(await self.describe())
+
+    def _take_report(self, info: WorkerInfo) -> None:
+        self._report = Report.of(info, own_sessions=self.num_sessions, own_tokens=self._num_tokens)
 
     async def vocabulary(self) -> VocabularyTable:
         """The worker's id -> string table. Raises `PacelineError`."""
@@ -164,30 +190,50 @@ class Worker(Generic[E, R]):
     # --- sessions ---------------------------------------------------------------------------
 
     def open_session(
-        self, on_reply: Callable[[R, int], None], on_lost: Callable[[PacelineError], None]
+        self,
+        on_reply: Callable[[R, int], None],
+        on_lost: Callable[[PacelineError], None],
+        *,
+        num_tokens: int = 0,
     ) -> WorkerSession[E, R]:
         """A fresh session id; `on_reply` hears its replies and their payload bytes.
 
+        `num_tokens` is what the session may come to, prompt included.
         `on_lost` hears once if the link breaks first. Neither is called after `close_session`.
         Raises `UnavailableError` while the worker is not connected.
         """
         if not self.is_connected:
             raise UnavailableError(f"{self.role} {self.address}: {self.problem}")
         session_id = next(self._ids)
-        self._handlers[session_id] = _Handlers(on_reply, on_lost)
+        self._handlers[session_id] = _Handlers(on_reply, on_lost, num_tokens)
+        self._num_tokens += num_tokens
+        self._idle.clear()
         return WorkerSession(self, session_id)
 
     def send(self, event: E | CloseSession) -> int:
         return 0 if self._link is None else self._link.send(event)
 
     def close_session(self, session_id: SessionId) -> None:
-        if self._handlers.pop(session_id, None) is not None:
+        if self._forget(session_id):
             self.send(CloseSession(session_id))
+
+    def _forget(self, session_id: SessionId) -> bool:
+        handlers = self._handlers.pop(session_id, None)
+        if handlers is None:
+            return False
+        self._num_tokens -= handlers.num_tokens
+        if not self._handlers:
+            self._idle.set()
+        return True
+
+    async def idle(self) -> None:
+        """Until no session is left on it."""
+        await self._idle.wait()
 
     def _on_reply(self, reply: Any, num_bytes: int) -> None:
         handlers = self._handlers.get(reply.session_id)
         if isinstance(reply, SessionError):
-            self._handlers.pop(reply.session_id, None)
+            self._forget(reply.session_id)
         if handlers is None:
             return
         try:
@@ -205,7 +251,8 @@ class Worker(Generic[E, R]):
         self.problem = str(reason)
         if error is not None:
             logger.warning("%s %s is lost: %s", self.role, self.address, error)
-        lost, self._handlers = self._handlers, {}
+        lost, self._handlers, self._num_tokens = self._handlers, {}, 0
+        self._idle.set()
         for handlers in lost.values():
             handlers.on_lost(UnavailableError(f"{self.role} {self.address} is lost: {reason}"))
         self.on_change()

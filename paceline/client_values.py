@@ -44,6 +44,9 @@ class GenerateFields(TypedDict, total=False):
     """The text matches this as a whole."""
     guided_choice: str | Iterable[str] | None
     """The text is one of these."""
+    prompt_cache_key: str | None
+    """Requests of one key, up to 256 characters, go to the same workers while load permits, so that
+    a common prefix is found in their caches; changes no output."""
     temperature: float | None
     top_k: int | None
     top_p: float | None

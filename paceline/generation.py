@@ -33,6 +33,7 @@ class GenerateCall:
     guided_json: str = ""
     guided_regex: str = ""
     guided_choice: Sequence[str] = ()
+    prompt_cache_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

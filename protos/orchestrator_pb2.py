@@ -25,37 +25,37 @@ _sym_db = _symbol_database.Default()
 from protos import common_pb2 as protos_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19protos/orchestrator.proto\x12\x0bpaceline.v1\x1a\x13protos/common.proto\"\xe6\x03\n\x0fGenerateRequest\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12*\n\x08messages\x18\x02 \x03(\x0b\x32\x18.paceline.v1.ChatMessage\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x18\n\x0bspeculation\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x06window\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12#\n\x16num_speculative_tokens\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x1e\n\x16include_stop_in_output\x18\t \x01(\x08\x12\x11\n\tbad_words\x18\n \x03(\t\x12\x32\n\x0b\x64raft_probs\x18\x0b \x01(\x0e\x32\x1d.paceline.v1.DraftProbsFormat\x12\x0e\n\x01n\x18\x0c \x01(\x05H\x03\x88\x01\x01\x12\x13\n\x0bguided_json\x18\r \x01(\t\x12\x14\n\x0cguided_regex\x18\x0e \x01(\t\x12\x15\n\rguided_choice\x18\x0f \x03(\tB\x0e\n\x0c_speculationB\t\n\x07_windowB\x19\n\x17_num_speculative_tokensB\x04\n\x02_n\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x97\x01\n\x10GenerateResponse\x12\"\n\x06tokens\x18\x01 \x03(\x0b\x32\x12.paceline.v1.Token\x12%\n\x07outcome\x18\x02 \x01(\x0b\x32\x14.paceline.v1.Outcome\x12\r\n\x05index\x18\x03 \x01(\x05\x12)\n\rprompt_tokens\x18\x04 \x03(\x0b\x32\x12.paceline.v1.Token\"\x97\x01\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12#\n\x06origin\x18\x03 \x01(\x0e\x32\x13.paceline.v1.Origin\x12\x14\n\x07logprob\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12-\n\x0ctop_logprobs\x18\x05 \x03(\x0b\x32\x17.paceline.v1.TopLogprobB\n\n\x08_logprob\"7\n\nTopLogprob\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\"\x8c\x01\n\x07Outcome\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.paceline.v1.Usage\x12,\n\x05stats\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\"9\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x05\"\xc0\x02\n\x10SpeculationStats\x12\x13\n\x0bspeculation\x18\x01 \x01(\t\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x0e\n\x06judged\x18\x03 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\r\x12\x0e\n\x06passes\x18\x05 \x01(\r\x12\x1e\n\x16mean_acceptance_length\x18\x06 \x01(\x01\x12\x15\n\rbytes_drafter\x18\x07 \x01(\x04\x12\x16\n\x0e\x62ytes_verifier\x18\x08 \x01(\x04\x12\x1e\n\x16time_to_first_token_ms\x18\t \x01(\x01\x12\x10\n\x08total_ms\x18\n \x01(\x01\x12\x10\n\x08\x64raft_ms\x18\x0b \x01(\x01\x12\x11\n\tverify_ms\x18\x0c \x01(\x01\x12\x10\n\x08queue_ms\x18\r \x01(\x01\x12\x0c\n\x04seed\x18\x0e \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x0f \x01(\r\"\x0f\n\rStatusRequest\"z\n\x0eStatusResponse\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.paceline.v1.WorkerStatus\x12\x15\n\rlive_sessions\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\x05\"\x85\x01\n\x0cWorkerStatus\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x33\n\x0b\x64\x65scription\x18\x05 \x01(\x0b\x32\x1e.paceline.v1.WorkerDescription*\x90\x01\n\x10\x44raftProbsFormat\x12\"\n\x1e\x44RAFT_PROBS_FORMAT_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x44RAFT_PROBS_FORMAT_SPARSE\x10\x01\x12\x1c\n\x18\x44RAFT_PROBS_FORMAT_DENSE\x10\x02\x12\x1b\n\x17\x44RAFT_PROBS_FORMAT_NONE\x10\x03\x32\x9c\x01\n\x0cOrchestrator\x12I\n\x08Generate\x12\x1c.paceline.v1.GenerateRequest\x1a\x1d.paceline.v1.GenerateResponse0\x01\x12\x41\n\x06Status\x12\x1a.paceline.v1.StatusRequest\x1a\x1b.paceline.v1.StatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19protos/orchestrator.proto\x12\x0bpaceline.v1\x1a\x13protos/common.proto\"\x80\x04\n\x0fGenerateRequest\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12*\n\x08messages\x18\x02 \x03(\x0b\x32\x18.paceline.v1.ChatMessage\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x18\n\x0bspeculation\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x06window\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12#\n\x16num_speculative_tokens\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x1e\n\x16include_stop_in_output\x18\t \x01(\x08\x12\x11\n\tbad_words\x18\n \x03(\t\x12\x32\n\x0b\x64raft_probs\x18\x0b \x01(\x0e\x32\x1d.paceline.v1.DraftProbsFormat\x12\x0e\n\x01n\x18\x0c \x01(\x05H\x03\x88\x01\x01\x12\x13\n\x0bguided_json\x18\r \x01(\t\x12\x14\n\x0cguided_regex\x18\x0e \x01(\t\x12\x15\n\rguided_choice\x18\x0f \x03(\t\x12\x18\n\x10prompt_cache_key\x18\x10 \x01(\tB\x0e\n\x0c_speculationB\t\n\x07_windowB\x19\n\x17_num_speculative_tokensB\x04\n\x02_n\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x97\x01\n\x10GenerateResponse\x12\"\n\x06tokens\x18\x01 \x03(\x0b\x32\x12.paceline.v1.Token\x12%\n\x07outcome\x18\x02 \x01(\x0b\x32\x14.paceline.v1.Outcome\x12\r\n\x05index\x18\x03 \x01(\x05\x12)\n\rprompt_tokens\x18\x04 \x03(\x0b\x32\x12.paceline.v1.Token\"\x97\x01\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12#\n\x06origin\x18\x03 \x01(\x0e\x32\x13.paceline.v1.Origin\x12\x14\n\x07logprob\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12-\n\x0ctop_logprobs\x18\x05 \x03(\x0b\x32\x17.paceline.v1.TopLogprobB\n\n\x08_logprob\"7\n\nTopLogprob\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\"\x8c\x01\n\x07Outcome\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.paceline.v1.Usage\x12,\n\x05stats\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\"9\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x05\"\xc0\x02\n\x10SpeculationStats\x12\x13\n\x0bspeculation\x18\x01 \x01(\t\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x0e\n\x06judged\x18\x03 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\r\x12\x0e\n\x06passes\x18\x05 \x01(\r\x12\x1e\n\x16mean_acceptance_length\x18\x06 \x01(\x01\x12\x15\n\rbytes_drafter\x18\x07 \x01(\x04\x12\x16\n\x0e\x62ytes_verifier\x18\x08 \x01(\x04\x12\x1e\n\x16time_to_first_token_ms\x18\t \x01(\x01\x12\x10\n\x08total_ms\x18\n \x01(\x01\x12\x10\n\x08\x64raft_ms\x18\x0b \x01(\x01\x12\x11\n\tverify_ms\x18\x0c \x01(\x01\x12\x10\n\x08queue_ms\x18\r \x01(\x01\x12\x0c\n\x04seed\x18\x0e \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x0f \x01(\r\"\x0f\n\rStatusRequest\"z\n\x0eStatusResponse\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.paceline.v1.WorkerStatus\x12\x15\n\rlive_sessions\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\x05\"\x85\x01\n\x0cWorkerStatus\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x33\n\x0b\x64\x65scription\x18\x05 \x01(\x0b\x32\x1e.paceline.v1.WorkerDescription*\x90\x01\n\x10\x44raftProbsFormat\x12\"\n\x1e\x44RAFT_PROBS_FORMAT_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x44RAFT_PROBS_FORMAT_SPARSE\x10\x01\x12\x1c\n\x18\x44RAFT_PROBS_FORMAT_DENSE\x10\x02\x12\x1b\n\x17\x44RAFT_PROBS_FORMAT_NONE\x10\x03\x32\x9c\x01\n\x0cOrchestrator\x12I\n\x08Generate\x12\x1c.paceline.v1.GenerateRequest\x1a\x1d.paceline.v1.GenerateResponse0\x01\x12\x41\n\x06Status\x12\x1a.paceline.v1.StatusRequest\x1a\x1b.paceline.v1.StatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.orchestrator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRAFTPROBSFORMAT']._serialized_start=1766
-  _globals['_DRAFTPROBSFORMAT']._serialized_end=1910
+  _globals['_DRAFTPROBSFORMAT']._serialized_start=1792
+  _globals['_DRAFTPROBSFORMAT']._serialized_end=1936
   _globals['_GENERATEREQUEST']._serialized_start=64
-  _globals['_GENERATEREQUEST']._serialized_end=550
-  _globals['_CHATMESSAGE']._serialized_start=552
-  _globals['_CHATMESSAGE']._serialized_end=596
-  _globals['_GENERATERESPONSE']._serialized_start=599
-  _globals['_GENERATERESPONSE']._serialized_end=750
-  _globals['_TOKEN']._serialized_start=753
-  _globals['_TOKEN']._serialized_end=904
-  _globals['_TOPLOGPROB']._serialized_start=906
-  _globals['_TOPLOGPROB']._serialized_end=961
-  _globals['_OUTCOME']._serialized_start=964
-  _globals['_OUTCOME']._serialized_end=1104
-  _globals['_USAGE']._serialized_start=1106
-  _globals['_USAGE']._serialized_end=1163
-  _globals['_SPECULATIONSTATS']._serialized_start=1166
-  _globals['_SPECULATIONSTATS']._serialized_end=1486
-  _globals['_STATUSREQUEST']._serialized_start=1488
-  _globals['_STATUSREQUEST']._serialized_end=1503
-  _globals['_STATUSRESPONSE']._serialized_start=1505
-  _globals['_STATUSRESPONSE']._serialized_end=1627
-  _globals['_WORKERSTATUS']._serialized_start=1630
-  _globals['_WORKERSTATUS']._serialized_end=1763
-  _globals['_ORCHESTRATOR']._serialized_start=1913
-  _globals['_ORCHESTRATOR']._serialized_end=2069
+  _globals['_GENERATEREQUEST']._serialized_end=576
+  _globals['_CHATMESSAGE']._serialized_start=578
+  _globals['_CHATMESSAGE']._serialized_end=622
+  _globals['_GENERATERESPONSE']._serialized_start=625
+  _globals['_GENERATERESPONSE']._serialized_end=776
+  _globals['_TOKEN']._serialized_start=779
+  _globals['_TOKEN']._serialized_end=930
+  _globals['_TOPLOGPROB']._serialized_start=932
+  _globals['_TOPLOGPROB']._serialized_end=987
+  _globals['_OUTCOME']._serialized_start=990
+  _globals['_OUTCOME']._serialized_end=1130
+  _globals['_USAGE']._serialized_start=1132
+  _globals['_USAGE']._serialized_end=1189
+  _globals['_SPECULATIONSTATS']._serialized_start=1192
+  _globals['_SPECULATIONSTATS']._serialized_end=1512
+  _globals['_STATUSREQUEST']._serialized_start=1514
+  _globals['_STATUSREQUEST']._serialized_end=1529
+  _globals['_STATUSRESPONSE']._serialized_start=1531
+  _globals['_STATUSRESPONSE']._serialized_end=1653
+  _globals['_WORKERSTATUS']._serialized_start=1656
+  _globals['_WORKERSTATUS']._serialized_end=1789
+  _globals['_ORCHESTRATOR']._serialized_start=1939
+  _globals['_ORCHESTRATOR']._serialized_end=2095
 # @@protoc_insertion_point(module_scope)

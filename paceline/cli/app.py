@@ -8,6 +8,7 @@ import typer
 
 from paceline import __version__
 from paceline.cli.generate import generate
+from paceline.cli.scale import scale
 from paceline.cli.status import status
 from paceline.cli.up import up
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(generate)
+app.command()(scale)
 app.command()(status)
 app.command()(up)
 

@@ -94,6 +94,10 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
     draft_probs: Annotated[
         DraftProbsFormat | None, _option("What travels of draft distributions.", _SPECULATION)
     ] = None,
+    prompt_cache_key: Annotated[
+        str | None,
+        _option("Same key, same workers while load permits.", _SPECULATION, metavar="TEXT"),
+    ] = None,
     n: Annotated[int | None, _option("Answers; needs --json above 1.", _OUTPUT, "--n")] = None,
     prompt_logprobs: Annotated[
         int | None, _option("With --json: the same for the prompt.", _OUTPUT, metavar="K")
@@ -156,6 +160,7 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
         "window": window,
         "num_speculative_tokens": num_speculative_tokens,
         "draft_probs": draft_probs,
+        "prompt_cache_key": prompt_cache_key,
         "logprobs": logprobs,
         "prompt_logprobs": prompt_logprobs,
         "n": n,

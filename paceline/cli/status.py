@@ -66,7 +66,7 @@ def _table(answer: ServiceStatus) -> Table:
 
 
 def _row(worker: WorkerStatus) -> tuple[str, ...]:
-    state = "connected" if worker.is_connected else worker.detail or "not connected"
+    state = worker.detail or ("connected" if worker.is_connected else "not connected")
     info = worker.info
     if info is None:
         return (worker.role, worker.address, state)

@@ -5,6 +5,7 @@ one file here a section.
 """
 
 from paceline.config.cluster import (
+    MAX_REPLICAS,
     ClusterConfig,
     PlacementConfig,
 )
@@ -51,6 +52,7 @@ from paceline.config.workers import (
 
 __all__ = [
     "MAX_PORT",
+    "MAX_REPLICAS",
     "MODEL_KINDS",
     "AnyModelConfig",
     "ClusterConfig",

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from paceline.config import AnyModelConfig, ModelConfig, RuntimeConfig, SyntheticModelConfig
 from paceline.errors import ConfigError
 from paceline.runtime.emulated import EmulatedRunner
-from paceline.runtime.loader import load_model
 from paceline.runtime.pass_cost import PassCost
 from paceline.runtime.runner import Runner
-from paceline.runtime.runner_factory import build_runner
 from paceline.runtime.synthetic import AcceptanceSchedule, SyntheticLaw, SyntheticRunner
 from paceline.runtime.synthetic_tokenizer import SPECIAL_TOKENS
 from paceline.runtime.tokenizer import Tokenizer
@@ -34,6 +32,10 @@ def load_worker_model(kind: str, model: AnyModelConfig, runtime: RuntimeConfig) 
 
 
 def _load_pretrained(kind: str, model: ModelConfig, runtime: RuntimeConfig) -> WorkerModel:
+    # slow imports that a synthetic model does without
+    from paceline.runtime.loader import load_model  # noqa: PLC0415
+    from paceline.runtime.runner_factory import build_runner  # noqa: PLC0415
+
     tokenizer = Tokenizer.load(model.path, model.revision)
     loaded = load_model(model)
     runner = build_runner(loaded, runtime, vocab_size=tokenizer.vocab_size)

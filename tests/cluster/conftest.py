@@ -14,6 +14,7 @@ import pytest
 import ray
 from ray._common.utils import reset_ray_address
 from ray.cluster_utils import Cluster as SimulatedCluster
+from support.up_process import Up
 
 from paceline.config import Config, parse_config
 
@@ -32,12 +33,26 @@ def import_path() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def ray_address(import_path: None) -> Iterator[str]:
-    """A running cluster of three simulated nodes: plain, one with a small GPU, one with a large.
+ACCELERATORS = {"small_gpu": "L4", "large_gpu": "H100"}
 
-    The GPUs are custom resources, as an administrator would name them.
+
+def add_node(simulated: SimulatedCluster, resource: str) -> Any:
+    """A node with a small or a large GPU, which is a custom resource and an accelerator type.
+
+    From any thread: Ray would set a handler of SIGTERM, which the main thread alone may.
     """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray._private.utils.set_sigterm_handler", lambda handler: None)
+        return simulated.add_node(
+            num_cpus=1,
+            resources={resource: 1, f"accelerator_type:{ACCELERATORS[resource]}": 1},
+            object_store_memory=STORE_BYTES,
+        )
+
+
+@pytest.fixture(scope="session")
+def simulated(import_path: None) -> Iterator[SimulatedCluster]:
+    """A running cluster of three simulated nodes: plain, one with a small GPU, one with a large."""
     simulated = SimulatedCluster(
         initialize_head=True,
         head_node_args={"num_cpus": 4, "object_store_memory": STORE_BYTES},
@@ -45,12 +60,17 @@ def ray_address(import_path: None) -> Iterator[str]:
     # It announced itself as this machine's cluster; other programs must not join it.
     reset_ray_address()
     for resource in ("small_gpu", "large_gpu"):
-        simulated.add_node(num_cpus=1, resources={resource: 1}, object_store_memory=STORE_BYTES)
+        add_node(simulated, resource)
     simulated.wait_for_nodes()
     ray.init(address=simulated.address, log_to_driver=False, logging_level="ERROR")
-    yield simulated.address
+    yield simulated
     ray.shutdown()
     simulated.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_address(simulated: SimulatedCluster) -> str:
+    return str(simulated.address)
 
 
 @pytest.fixture
@@ -73,3 +93,16 @@ def deployment(ray_address: str) -> Callable[..., Config]:
         )
 
     return make
+
+
+@pytest.fixture
+def up(import_path: None) -> Iterator[Callable[..., Up]]:
+    running: list[Up] = []
+
+    def start(config: dict[str, Any] | Path, *entry_points: str, **environment: str) -> Up:
+        running.append(Up(config, *entry_points, **environment))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.close()

@@ -10,11 +10,8 @@ import pytest
 from ray.util.placement_group import placement_group, remove_placement_group
 from support.fake_services import FAKES
 
-import orchestrator.cluster
-import orchestrator.cluster_ray
+import orchestrator.cluster_reservation
 from orchestrator.cluster import Cluster
-from orchestrator.cluster_actors import HostedService, Launch, Placed
-from orchestrator.cluster_members import Node
 from paceline.config import Config
 from paceline.errors import PlacementError
 
@@ -25,7 +22,7 @@ ON_LARGE = {"resources": {"large_gpu": 1}}
 async def test_it_starts_when_the_room_is_there(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orchestrator.cluster_ray, "QUIET_WAIT_S", 0.0)
+    monkeypatch.setattr(orchestrator.cluster_reservation, "QUIET_WAIT_S", 0.0)
     taken = placement_group([{"large_gpu": 1}])
     assert taken.wait(30)
     told: asyncio.Queue[str] = asyncio.Queue()
@@ -64,22 +61,3 @@ async def test_it_gives_up_in_time_and_at_a_signal_at_once(deployment: Deploymen
         await starting
     await cluster.stop()
     assert time.monotonic() - began < 30
-
-
-async def test_services_listen_for_the_nodes_that_joined_while_it_waited(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Alone at first, a cluster of several machines by the time that there is room."""
-    one, two = (Node(address=address, total={}, available={}) for address in ("a", "b"))
-    nodes = iter([(one,), (one, two)])
-    monkeypatch.setattr(orchestrator.cluster, "live_nodes", lambda: next(nodes))
-    exposed: list[bool] = []
-    launch_as_is = HostedService.launch
-
-    async def launch(self: HostedService, launch: Launch, *, timeout_s: float) -> Placed:
-        exposed.append(launch.expose)
-        return await launch_as_is(self, launch, timeout_s=timeout_s)
-
-    monkeypatch.setattr(HostedService, "launch", launch)
-    async with Cluster(deployment(), entry_points=FAKES):
-        assert exposed == [True, True, True]

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.cluster_members import Role
+from orchestrator.worker_set import WorkerSet
 from paceline.config import Config
 from paceline.errors import InvalidArgumentError
 
@@ -23,22 +23,29 @@ FAKES = {role: f"support.fake_services:start_{role.value}" for role in Role}
 class FakeService:
     """A TCP server with the shape of a running service."""
 
-    def __init__(self, server: asyncio.Server) -> None:
+    def __init__(self, server: asyncio.Server, answer: dict[str, Any]) -> None:
         self._server = server
+        self._answer = answer
         host, port = server.sockets[0].getsockname()[:2]
         self.address = f"{host}:{port}"
+
+    async def update_workers(self, workers: WorkerSet, *, grace_s: float) -> None:
+        self._answer |= {
+            "verifiers": workers.verifiers,
+            "drafters": workers.drafters,
+        }
 
     async def stop(self, grace_s: float) -> None:
         self._server.close()
 
 
-async def _serve(listen: str, answer: Mapping[str, Any]) -> FakeService:
+async def _serve(listen: str, answer: dict[str, Any]) -> FakeService:
     async def tell(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(json.dumps({"pid": os.getpid(), **answer}).encode() + b"\n")
         writer.close()
 
     host, _, port = listen.rpartition(":")
-    return FakeService(await asyncio.start_server(tell, host, int(port)))
+    return FakeService(await asyncio.start_server(tell, host, int(port)), answer)
 
 
 async def start_verifier(config: Config) -> FakeService:
@@ -78,6 +85,15 @@ async def die(config: Config) -> FakeService:
 async def never(config: Config) -> FakeService:
     await asyncio.Event().wait()
     raise AssertionError
+
+
+async def told(address: str, **wanted: Any) -> dict[str, Any]:
+    """What a service says of itself once it says all that is `wanted`; asks until then."""
+    while True:
+        answer = await ask(address)
+        if wanted.items() <= answer.items():
+            return answer
+        await asyncio.sleep(0.02)
 
 
 async def ask(address: str) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class QueuedWorker:
         self.info = info
         self.problem = ""
         self.is_connected = True
+        self.is_draining = False
+        self.room_tokens = float("inf")
         self.on_change: Callable[[], None] = lambda: None
         self.events: deque[Any] = deque()
         self.replies: deque[Any] = deque()
@@ -58,7 +60,11 @@ class QueuedWorker:
     def num_sessions(self) -> int:
         return len(self._handlers)
 
-    def open_session(self, on_reply: Any, on_lost: Any) -> Any:
+    @property
+    def load(self) -> int:
+        return self.num_sessions
+
+    def open_session(self, on_reply: Any, on_lost: Any, *, num_tokens: int = 0) -> Any:
         if not self.is_connected:
             raise UnavailableError(f"{self.role} is down")
         session_id, self._next_id = self._next_id, self._next_id + 1

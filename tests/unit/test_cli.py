@@ -101,7 +101,8 @@ def test_every_option_reaches_the_server(server: ScriptedOrchestrator) -> None:
         "--logit-bias 5=-2 --logit-bias 6=1 --allowed-token-id 1 --allowed-token-id 5 "
         "--bad-word no --seed 7 --max-tokens 9 --min-tokens 2 --stop one --stop two "
         "--include-stop-in-output --stop-token-id 8 --ignore-eos --no-speculation "
-        "--acceptance block --window 3 --num-speculative-tokens 2 --logprobs 0"
+        "--acceptance block --window 3 --num-speculative-tokens 2 --logprobs 0 "
+        "--prompt-cache-key chat-7"
     )
     assert generate(server, "hi", *options).exit_code == 0
     sampling = common_pb2.SamplingParams(
@@ -136,6 +137,7 @@ def test_every_option_reaches_the_server(server: ScriptedOrchestrator) -> None:
             stop=["one", "two"],
             include_stop_in_output=True,
             bad_words=["no"],
+            prompt_cache_key="chat-7",
         )
     ]
 
@@ -298,7 +300,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """Configurations that `up` was started with; it ends at once with exit code 3."""
     configs: list[Config] = []
 
-    def fake_up(config: Config) -> int:
+    def fake_up(config: Config, *, reread: Any) -> int:
         configs.append(config)
         return 3
 

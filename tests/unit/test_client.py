@@ -142,6 +142,7 @@ def test_every_field_reaches_the_server(server: ScriptedOrchestrator) -> None:
         stop="\nUser:",
         include_stop_in_output=True,
         bad_words=["no", "nope"],
+        prompt_cache_key="chat-7",
     )
     sampling = common_pb2.SamplingParams(
         temperature=0.0,
@@ -175,6 +176,7 @@ def test_every_field_reaches_the_server(server: ScriptedOrchestrator) -> None:
         stop=["\nUser:"],
         include_stop_in_output=True,
         bad_words=["no", "nope"],
+        prompt_cache_key="chat-7",
     )
     assert server.requests == [expected]
 

@@ -32,6 +32,7 @@ _REQUEST_SCALARS = (
     "num_speculative_tokens",
     "n",
     "include_stop_in_output",
+    "prompt_cache_key",
 )
 
 

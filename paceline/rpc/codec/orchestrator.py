@@ -43,6 +43,7 @@ def decode_generate(
         guided_json=message.guided_json,
         guided_regex=message.guided_regex,
         guided_choice=message.guided_choice,
+        prompt_cache_key=message.prompt_cache_key,
     )
 
 

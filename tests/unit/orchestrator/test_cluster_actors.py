@@ -45,7 +45,7 @@ def test_the_first_replica_takes_the_configured_port(free_port: int) -> None:
 
 
 def test_further_replicas_take_free_ports(free_port: int) -> None:
-    launch = launch_of(Role.VERIFIER, index=1, listen=f"127.0.0.1:{free_port}")
+    launch = launch_of(Role.VERIFIER, index=1, listen=f"127.0.0.1:{free_port}", is_first=False)
     assert listen_of(launch) == "127.0.0.1:0"
 
 

@@ -9,13 +9,15 @@ import pytest
 from support.byte_tokenizer import build_byte_tokenizer
 from support.pipeline import worker_info
 
+from orchestrator.affinity import BLOCK_TOKENS, prefix_keys
 from orchestrator.prompt import CHARACTERS_PER_TOKEN, MAX_BAD_WORD_LENGTH, MAX_BAD_WORDS
-from orchestrator.request import MAX_SPECULATIVE_TOKENS as LONGEST
 from orchestrator.request import (
+    MAX_CACHE_KEY,
     MAX_WINDOW,
     GenerationRequest,
     complete_request,
 )
+from orchestrator.request import MAX_SPECULATIVE_TOKENS as LONGEST
 from orchestrator.stop_strings import MAX_STOP_LENGTH, MAX_STOPS
 from paceline.config import OrchestratorConfig, SpeculationConfig
 from paceline.errors import InvalidArgumentError
@@ -107,6 +109,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an empty stop string": ({"stop": ("a", "")}, "stop: string 1 is empty"),
     "a stop string too long": ({"stop": ("a" * (MAX_STOP_LENGTH + 1),)}, "stop: string 0 has 1025"),
     "stop strings too many": ({"stop": ("a",) * (MAX_STOPS + 1)}, "stop: 65 strings; at most 64"),
+    "a cache key too long": (
+        {"prompt_cache_key": "k" * (MAX_CACHE_KEY + 1)},
+        "prompt_cache_key: 257 characters, the limit is 256",
+    ),
     "an empty bad word": ({"bad_words": (" ",)}, "bad_words: word 0 is empty"),
     "a bad word too long": (
         {"bad_words": ("a" * (MAX_BAD_WORD_LENGTH + 1),)},
@@ -257,6 +263,22 @@ def test_bad_words_join_the_banned_ids() -> None:
 def test_the_prompt_is_encoded_once_by_the_targets_tokenizer() -> None:
     """C07: workers get ids, never text."""
     assert complete(token_ids=(), prompt="hi").prompt == (104, 105)
+
+
+def test_the_router_learns_the_clients_key_and_the_prompts_own_beginning() -> None:
+    prompt = tuple(range(BLOCK_TOKENS))
+    settings = complete(token_ids=prompt[:60], prompt_cache_key="chat-7").settings
+    assert (settings.cache_key, settings.prefix_keys) == ("chat-7", ())
+    wide = replace(TARGET, context_length=4 * BLOCK_TOKENS)
+    request = complete_request(
+        replace(CALL, token_ids=(*prompt, 1)),
+        tokenizer=TOKENIZER,
+        grammar=GRAMMAR,
+        target=wide,
+        config=OrchestratorConfig(),
+        max_message_bytes=4 * 1024 * 1024,
+    )
+    assert request.settings.prefix_keys == prefix_keys(prompt)
 
 
 # --- distributions on the wire --------------------------------------------------------------------

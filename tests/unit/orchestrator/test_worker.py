@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -173,6 +174,67 @@ async def test_a_session_that_failed_is_over_and_not_closed_again(worker: FakeWo
     assert worker.num_sessions == 0
     heard.session.close()
     assert worker.link.take() == []
+
+
+async def test_a_reply_that_its_session_cannot_take_ends_that_session_and_no_other(
+    worker: FakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of ours in one session is told to it; left alone it would wait for ever."""
+
+    def cannot(reply: Any, num_bytes: int) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    losses: list[PacelineError] = []
+    broken = worker.open_session(cannot, losses.append, num_tokens=8)
+    sound = Heard(worker)
+    worker.link.reply(Credit(broken.session_id, 1))
+    (error,) = losses
+    assert type(error) is PacelineError, "no other worker would do better"
+    assert "a reply could not be handled: ZeroDivisionError('a bug of ours')" in str(error)
+    assert "a reply of verifier verifier:1 could not be handled" in caplog.text
+    assert worker.link.take() == [CloseSession(broken.session_id)], "the worker frees it"
+    worker.link.reply(Credit(broken.session_id, 2))
+    worker.link.reply(Credit(sound.session.session_id, 3))
+    assert len(losses) == 1
+    assert len(sound.replies) == 1
+    assert worker.num_sessions == 1
+
+
+async def test_a_worker_is_idle_when_its_last_session_is_gone_however_it_went(
+    worker: FakeWorker,
+) -> None:
+    await asyncio.wait_for(worker.idle(), 10)
+    first, second = Heard(worker), Heard(worker)
+    idle = asyncio.create_task(worker.idle())
+    first.session.close()
+    await rest()
+    assert not idle.done()
+    worker.link.reply(SessionError(second.session.session_id, "INTERNAL", "boom"))
+    await asyncio.wait_for(idle, 10)
+    Heard(worker)
+    idle = asyncio.create_task(worker.idle())
+    worker.lose()
+    await asyncio.wait_for(idle, 10)
+
+
+async def test_load_and_room_are_ours_now_and_the_others_as_last_said(worker: FakeWorker) -> None:
+    first = worker.open_session(lambda *_: None, lambda _: None, num_tokens=40)
+    worker.client.info = replace(
+        worker.client.info,
+        live_sessions=3,
+        kv_page_size=16,
+        kv_pages_total=10,
+        kv_pages_used=5,
+    )
+    assert (worker.load, worker.room_tokens) == (1, float("inf"))
+    await worker.refresh()
+    assert (worker.load, worker.room_tokens) == (3, 160 - 40 - 40)
+    worker.open_session(lambda *_: None, lambda _: None, num_tokens=30)
+    assert (worker.load, worker.room_tokens) == (4, 50)
+    first.close()
+    assert (worker.load, worker.room_tokens) == (3, 90)
+    worker.link.end(None)
+    assert worker.load == 2
 
 
 # --- loss -----------------------------------------------------------------------------------------
