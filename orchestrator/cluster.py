@@ -15,7 +15,7 @@ from orchestrator.cluster_control import Control
 from orchestrator.cluster_keeper import Keeper, Surroundings
 from orchestrator.cluster_members import Member, Node, Role, members_of, unused_gpus
 from orchestrator.cluster_ray import Connection, address, clear_leftovers, connect, live_nodes
-from orchestrator.cluster_reservation import RESERVE_TIMEOUT_S, Room, reserve
+from orchestrator.cluster_reservation import Room, reserve
 from orchestrator.cluster_scaling import (
     changes,
     check_replicas,
@@ -150,7 +150,11 @@ class Cluster:
 
     async def _reserve(self, members: Sequence[Member], patience_s: float) -> dict[Member, Room]:
         return await reserve(
-            members, beside=self._where(), is_usable=self._is_usable, patience_s=patience_s
+            members,
+            beside=self._where(),
+            is_usable=self._is_usable,
+            patience_s=patience_s,
+            report=self._report,
         )
 
     async def _find_room(self, member: Member) -> Room:
@@ -158,7 +162,7 @@ class Cluster:
 
     async def _add(self, members: Sequence[Member], *, is_first_time: bool = False) -> None:
         """Reserve room for members and start them, workers first; all, or none is left."""
-        rooms = await self._reserve(members, RESERVE_TIMEOUT_S)
+        rooms = await self._reserve(members, self._config.cluster.place_timeout_s)
         keepers = [Keeper(member, rooms[member], self._surroundings) for member in members]
         self._keepers = sorted(self._keepers + keepers, key=_order)
         try:

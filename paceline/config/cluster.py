@@ -32,6 +32,8 @@ class ClusterConfig(Section):
     """A running cluster; unset joins RAY_ADDRESS or a local one, or starts one."""
     namespace: str = "paceline"
     start_timeout_s: float = Field(default=300.0, gt=0)
+    place_timeout_s: float = Field(default=5.0, gt=0, le=86_400)
+    """How long start-up waits for room: more than seconds only where nodes are still joining."""
     drain_grace_s: float = Field(default=10.0, ge=0, le=3600)
     """How long sessions on a replica that is scaled away may go on there before they are moved."""
     drafter: PlacementConfig = PlacementConfig()

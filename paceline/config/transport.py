@@ -16,6 +16,9 @@ class SecurityConfig(Section):
     tls_key_file: Path | None = None
     tls_ca_file: Path | None = None
     """Roots that a caller trusts; when a server has it too, callers must show a certificate."""
+    tls_server_name: str | None = Field(default=None, min_length=1)
+    """Name that a caller asks of a server's certificate, in place of the host that it dials: pods
+    and cloud machines have addresses that no certificate can list."""
     token_file: Path | None = None
     """Bearer token that every call must carry."""
 

@@ -25,7 +25,9 @@ def open_channel(address: str, credentials: Credentials, limits: GrpcConfig) -> 
     # grpc would bind the channel to whatever loop it finds, and fail at the first call.
     asyncio.get_running_loop()
     channel_credentials = credentials.channel_credentials()
-    options = channel_options(limits)
+    options: list[tuple[str, Any]] = [*channel_options(limits)]
+    if channel_credentials is not None and credentials.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", credentials.server_name))
     channel = (
         grpc.aio.insecure_channel(address, options=options)
         if channel_credentials is None

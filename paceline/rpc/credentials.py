@@ -19,6 +19,8 @@ class Credentials:
     key: bytes | None = field(default=None, repr=False)
     ca: bytes | None = None
     token: str | None = field(default=None, repr=False)
+    server_name: str | None = None
+    """What a server's certificate must be for, where it is not the host that is dialled."""
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
         """What a caller uses; None for plain text.
@@ -57,6 +59,7 @@ def load_credentials(security: SecurityConfig) -> Credentials:
         key=_read("tls_key_file", security.tls_key_file),
         ca=_read("tls_ca_file", security.tls_ca_file),
         token=_read_token(security.token_file),
+        server_name=security.tls_server_name,
     )
 
 
