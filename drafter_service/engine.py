@@ -153,8 +153,9 @@ class DrafterEngine:
 
     def describe(self) -> WorkerInfo:
         """What this worker is and how full; called from the event loop."""
+        described = self._drafter.describe()
         return replace(
-            self._drafter.describe(),
+            described,
             live_sessions=len(self._sessions),
-            counters=dict(self.counters),
+            counters={**described.counters, **self.counters},
         )

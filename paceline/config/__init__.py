@@ -43,6 +43,7 @@ from paceline.config.transport import (
     SecurityConfig,
 )
 from paceline.config.workers import (
+    CascadeConfig,
     DrafterConfig,
     NgramConfig,
     RuntimeConfig,
@@ -53,6 +54,7 @@ __all__ = [
     "MAX_PORT",
     "MODEL_KINDS",
     "AnyModelConfig",
+    "CascadeConfig",
     "ClusterConfig",
     "Config",
     "DrafterConfig",
