@@ -49,6 +49,18 @@ def test_shared_texts_are_what_ended_sessions_committed() -> None:
     assert drafted(bench.run(), 2) == [5, 6, 7, 8], "and no draft behind it"
 
 
+def test_drafts_that_nobody_accepted_are_not_shared() -> None:
+    bench = bench_of(shared=True)
+    bench.post(opening(1, token_ids=(1, 2, 3, 4, 1, 2)))
+    assert len(drafted(bench.run())) == 8
+    bench.post(CloseSession(1))
+    bench.post(opening(2, token_ids=(9, 9, 9)))
+    bench.run()
+    shared = bench.drafter._reader._shared
+    assert shared.num_tokens == 6
+    assert [candidate.times for candidate in shared.candidates((1, 2))] == [1]
+
+
 def test_a_live_sessions_text_is_not_shared() -> None:
     bench = bench_of(shared=True)
     bench.post(opening(1, token_ids=STORY))
