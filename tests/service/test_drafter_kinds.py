@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.byte_tokenizer import build_byte_tokenizer
-from support.services import model_section, running, settings
+from support.services import model_section, running, settings, until
 from support.tiny_models import save_tiny_model
 
 Greedy = Callable[..., list[int]]
@@ -101,7 +101,7 @@ async def test_every_kind_gives_the_targets_own_greedy_text(
         if kind == "cascade":
             assert counters["drawn_tokens"] > 0
             assert sum(result.stats.accepted for result in results) > 100
-        assert await stack.is_idle()
+        await until(stack.is_idle)
 
 
 async def test_the_exit_layer_changes_the_statistics_and_never_the_answer(
