@@ -16,7 +16,8 @@ from paceline.types import OpenSession, WorkerInfo
 class ProposeRequest:
     """Asks for up to `limit` tokens after `token_ids` (prompt, committed, earlier drafts).
 
-    A limit of 0 asks to get ready only: to prefill the prompt.
+    A limit of 0 asks to get ready only: to prefill the prompt. The first `num_committed` tokens
+    are final.
     """
 
     key: SessionKey
@@ -24,6 +25,7 @@ class ProposeRequest:
     token_ids: Sequence[int]
     epoch: int
     limit: int
+    num_committed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

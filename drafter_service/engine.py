@@ -195,5 +195,5 @@ class DrafterEngine:
         return replace(
             described,
             live_sessions=len(self._sessions),
-            counters={**self.counters, **described.counters},
+            counters={**described.counters, **self.counters},
         )

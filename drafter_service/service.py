@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
+from drafter_service.cascade import CascadeDrafter
+from drafter_service.corpus import load_corpus
 from drafter_service.drafter import Drafter
 from drafter_service.engine import DrafterEngine
 from drafter_service.model import ModelDrafter
-from drafter_service.ngram import NgramDrafter
+from drafter_service.ngram import NGRAM_INFO, NgramDrafter
+from drafter_service.ngram_reader import NgramReader
 from drafter_service.servicer import SERVICE_NAME, DrafterServicer
-from paceline.config import Config, DrafterConfig
+from paceline.config import Config, DrafterConfig, NgramConfig
 from paceline.rpc.codec.drafter import DRAFTER_LINK
 from paceline.rpc.worker import WorkerCore, WorkerService, start_worker
 from paceline.runtime.grammar import GrammarEngine
@@ -45,11 +49,26 @@ async def serve(config: Config, drafter: Drafter, tokenizer: Tokenizer | None) -
 
 def load_drafter(config: DrafterConfig) -> tuple[Drafter, Tokenizer | None]:
     """What drafts, and the tokenizer that its ids come from (None: any ids)."""
-    if config.kind == "ngram":
-        return NgramDrafter(config.ngram), None
+    if not config.has_model:
+        return _load_ngram(config.ngram)
     assert config.model is not None, "validated by DrafterConfig"
-    loaded = load_worker_model("model", config.model, config.runtime)
+    loaded = load_worker_model(config.kind, config.model, config.runtime)
     grammar = GrammarEngine(loaded.tokenizer)
     grammar.prepare()
     drafter = ModelDrafter(loaded.runner, config.runtime, loaded.info, grammar)
-    return drafter, loaded.tokenizer
+    if config.kind == "model":
+        return drafter, loaded.tokenizer
+    reader = NgramReader(config.ngram, load_corpus(config.ngram, loaded.tokenizer))
+    return CascadeDrafter(reader, drafter, config.cascade), loaded.tokenizer
+
+
+def _load_ngram(config: NgramConfig) -> tuple[Drafter, Tokenizer | None]:
+    if config.tokenizer is None:
+        return NgramDrafter(config, load_corpus(config, None)), None
+    tokenizer = Tokenizer.load(config.tokenizer)
+    info = replace(
+        NGRAM_INFO,
+        vocab_size=tokenizer.vocab_size,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+    )
+    return NgramDrafter(config, load_corpus(config, tokenizer), info), tokenizer

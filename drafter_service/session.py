@@ -108,7 +108,9 @@ class DraftSession:
             return None
         if self._awaits_first:
             limit = 0
-        return ProposeRequest(self.key, self.opening, self.tokens, self.epoch, limit)
+        return ProposeRequest(
+            self.key, self.opening, self.tokens, self.epoch, limit, self.committed
+        )
 
     def _room(self) -> int:
         window_end = self.committed + self._window

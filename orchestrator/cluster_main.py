@@ -169,6 +169,6 @@ def _model_of(role: Role, info: WorkerInfo | None, config: Config) -> tuple[str,
         form = ", ".join(filter(None, (info.dtype, info.quantization.replace("none", ""))))
         return f"{info.model or info.kind}{f' ({form})' if info.model else ''}", info.device
     model = config.verifier.model if role is Role.VERIFIER else config.drafter.model
-    if model is None or (role is Role.DRAFTER and config.drafter.kind != "model"):
+    if model is None or (role is Role.DRAFTER and not config.drafter.has_model):
         return config.drafter.kind, ""
     return model.path, model.device

@@ -122,7 +122,7 @@ def placement_of(config: Config, role: Role) -> PlacementConfig:
 
 
 def _drafter_model(config: Config) -> AnyModelConfig | None:
-    return config.drafter.model if config.drafter.kind == "model" else None
+    return config.drafter.model if config.drafter.has_model else None
 
 
 def _check_device(role: Role, model: AnyModelConfig | None, placement: PlacementConfig) -> None:

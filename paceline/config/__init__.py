@@ -44,6 +44,7 @@ from paceline.config.transport import (
     SecurityConfig,
 )
 from paceline.config.workers import (
+    CascadeConfig,
     DrafterConfig,
     NgramConfig,
     RuntimeConfig,
@@ -55,6 +56,7 @@ __all__ = [
     "MAX_REPLICAS",
     "MODEL_KINDS",
     "AnyModelConfig",
+    "CascadeConfig",
     "ClusterConfig",
     "Config",
     "DrafterConfig",

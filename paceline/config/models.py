@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, PlainValidator, Tag, model_validator
 
 from paceline.config.section import Section
+
+
+def _some_layers(layers: Any) -> Any:
+    if isinstance(layers, bool) or not isinstance(layers, int | list | tuple):
+        raise ValueError("must be a number of layers or a list of layers")
+    if isinstance(layers, int):
+        if layers < 1:
+            raise ValueError(f"{layers} layers are no model, at least 1 is needed")
+        return layers
+    whole = all(isinstance(layer, int) and not isinstance(layer, bool) for layer in layers)
+    if not layers or not whole or min(layers) < 0 or sorted(set(layers)) != list(layers):
+        raise ValueError(f"{list(layers)} is not an ascending list of layers, counted from 0")
+    return tuple(layers)
+
+
+Layers = Annotated[int | tuple[int, ...], PlainValidator(_some_layers)]
+"""The first so many layers of a model, or a choice of them."""
 
 
 class ModelConfig(Section):
@@ -23,6 +40,17 @@ class ModelConfig(Section):
     quantization: Literal["none", "int8", "nf4"] = "none"
     threads: int | None = Field(default=None, ge=1, le=1024)
     """CPU threads of the process; unset leaves torch's own choice."""
+    layers: Layers | None = None
+    """Of a drafter: only the first so many layers, or these (counted from 0), under the model's own
+    norm and head; the others are not loaded. Unset takes all."""
+
+    @property
+    def name(self) -> str:
+        """How a status calls it."""
+        if self.layers is None:
+            return self.path
+        chosen = self.layers if isinstance(self.layers, tuple) else (f"0 to {self.layers - 1}",)
+        return f"{self.path}, layers {', '.join(map(str, chosen))}"
 
 
 class SyntheticModelConfig(Section):

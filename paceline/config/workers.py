@@ -27,10 +27,20 @@ class RuntimeConfig(Section):
 
 
 class NgramConfig(Section):
-    """Prompt lookup."""
+    """Prompt lookup: copying from where the text, or another one, last read the same."""
 
     min_match: int = Field(default=2, ge=1, le=64)
+    """Tokens that must agree before anything is copied."""
     max_match: int = Field(default=4, ge=1, le=64)
+    """Longest run of tokens that is looked up; a place that agrees for longer is followed on."""
+    shared: bool = False
+    """Whether sessions copy from those that have ended on this drafter, whoever they belong to."""
+    corpus: str | None = None
+    """A file to copy from: `*.jsonl` with a list of token ids a line, or text."""
+    tokenizer: str | None = None
+    """Model path whose tokenizer reads a text `corpus`; a drafter with a model uses its own."""
+    max_corpus_tokens: int = Field(default=65_536, ge=1, le=100_000_000)
+    """Tokens of the file, and of the ended sessions; about 1 kB of memory each."""
 
     @model_validator(mode="after")
     def _ordered(self) -> NgramConfig:
@@ -39,21 +49,45 @@ class NgramConfig(Section):
         return self
 
 
+class CascadeConfig(Section):
+    """Choosing between copying and the model."""
+
+    margin: float = Field(default=0.1, ge=0, le=1)
+    """By how much the acceptance of copied tokens may fall short of the model's and they still go
+    first, since they cost no pass."""
+
+
 class DrafterConfig(Section):
     """The drafter service."""
 
     listen: ListenAddress = "127.0.0.1:50051"
-    kind: Literal["model", "ngram"] = "ngram"
+    kind: Literal["model", "ngram", "cascade"] = "ngram"
     model: AnyModelConfig | None = None
-    """Required for `kind: model`."""
+    """Required for `kind: model` and `kind: cascade`."""
     ngram: NgramConfig = NgramConfig()
+    cascade: CascadeConfig = CascadeConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
     def _model_given(self) -> DrafterConfig:
-        if self.kind == "model" and self.model is None:
-            raise ValueError("model is required when kind is 'model'")
+        if self.has_model and self.model is None:
+            raise ValueError(f"model is required when kind is {self.kind!r}")
         return self
+
+    @model_validator(mode="after")
+    def _corpus_readable(self) -> DrafterConfig:
+        corpus, tokenizer = self.ngram.corpus, self.ngram.tokenizer
+        is_text = corpus is not None and not corpus.endswith(".jsonl")
+        if self.kind == "ngram" and is_text and tokenizer is None:
+            raise ValueError(f"ngram.tokenizer is required for the text of ngram.corpus {corpus}")
+        if tokenizer is not None and (self.kind != "ngram" or corpus is None):
+            raise ValueError("ngram.tokenizer is of use with kind 'ngram' and ngram.corpus only")
+        return self
+
+    @property
+    def has_model(self) -> bool:
+        """Whether it loads `model`."""
+        return self.kind != "ngram"
 
 
 class VerifierConfig(Section):
@@ -69,3 +103,9 @@ class VerifierConfig(Section):
     other random numbers than its draft, and the output would depend on timing."""
     max_drafts_per_pass: int = Field(default=32, ge=1, le=256)
     """Draft tokens of one session judged in one pass; longer tails wait for the next."""
+
+    @model_validator(mode="after")
+    def _whole_model(self) -> VerifierConfig:
+        if isinstance(self.model, ModelConfig) and self.model.layers is not None:
+            raise ValueError("model.layers: only a drafter's model may be cut")
+        return self

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from paceline.config import ModelConfig
 from paceline.errors import ModelLoadError
+from paceline.runtime.layer_cut import chosen_layers, class_with_layers, close_ranks
 from paceline.runtime.model_source import ModelSource, check_reachable, resolve_source
 from paceline.runtime.quantization import (
     bitsandbytes_config,
@@ -164,10 +165,16 @@ def _load_weights(
     elif source.gguf_file is not None and hasattr(transformers, "GgufConfig"):
         # Packed weights would save memory and cost far more time in a pass of several tokens.
         arguments["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    model_class: Any = AutoModelForCausalLM
+    layers: tuple[int, ...] = ()
+    if config.layers is not None:
+        layers = chosen_layers(config.layers, model_config, source.label)
     try:
+        if layers:
+            model_class = class_with_layers(model_config, layers)
         # One explicit device from the start: a quantized model must never be moved (case I03).
         model: PreTrainedModel
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = model_class.from_pretrained(
             source.name,
             config=model_config,
             dtype=resolve_dtype(config.dtype, device),
@@ -175,6 +182,8 @@ def _load_weights(
             output_loading_info=True,
             **arguments,
         )
+        if layers:
+            close_ranks(model, layers)
         if config.quantization != "none" and not quantize_while_loading:
             quantize_in_place(model, config.quantization, device)
     except torch.OutOfMemoryError as error:

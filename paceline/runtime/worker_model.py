@@ -41,7 +41,7 @@ def _load_pretrained(kind: str, model: ModelConfig, runtime: RuntimeConfig) -> W
     runner = build_runner(loaded, runtime, vocab_size=tokenizer.vocab_size)
     info = WorkerInfo(
         kind=kind,
-        model=model.path,
+        model=model.name,
         dtype=loaded.dtype,
         quantization=loaded.quantization,
         device=loaded.device,

@@ -56,16 +56,25 @@ def draw_drafts(
 def stack_draws(draws: Sequence[Draw]) -> DraftProbs | None:
     """The distributions of a block's draws, `[m, K]`; None for a deterministic draft.
 
-    Sparse rows are ordered by probability, so columns that are 0 in all of them are cut off.
+    In a block of both kinds a point mass becomes a row like the others. Sparse rows are ordered by
+    probability, so columns that are 0 in all of them are cut off.
     """
-    parts = [draw.probs for draw in draws if draw.probs is not None]
-    if not parts:
+    sampled = next((draw.probs for draw in draws if draw.probs is not None), None)
+    if sampled is None:
         return None
-    block = DraftProbs.cat(parts)
+    block = DraftProbs.cat([draw.probs or _point_mass(draw.token_id, sampled) for draw in draws])
     if block.ids is None:
         return block
     width = max(1, int((block.probs > 0).sum(1).max()))
     return DraftProbs(block.ids[:, :width], block.probs[:, :width])
+
+
+def _point_mass(token_id: int, like: DraftProbs) -> DraftProbs:
+    """One row, dense or sparse as another is."""
+    sparse = DraftProbs.point_masses([token_id])
+    if like.ids is not None:
+        return sparse
+    return DraftProbs(None, sparse.dense_row(0, like.probs.shape[1])[None])
 
 
 def _draw(logits: Tensor, rows: Sequence[DraftRow]) -> list[Draw]:

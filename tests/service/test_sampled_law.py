@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from scipy.stats import chi2
+from support.pipeline import cascade_of
 from support.services import Stack, scripted
 
 from paceline.runtime.scripted import ScriptedRunner, table_script
@@ -41,8 +42,8 @@ LENGTH = 64
 NUM_CLIENTS = 64
 
 
-async def sampled(stack: Stack, **fields: Any) -> list[list[int]]:
-    """The ids of NUM_SESSIONS generations, NUM_CLIENTS at a time."""
+async def sampled(stack: Stack, num_sessions: int = NUM_SESSIONS, **fields: Any) -> list[list[int]]:
+    """The ids of so many generations, NUM_CLIENTS at a time."""
     room = asyncio.Semaphore(NUM_CLIENTS)
 
     async def one(index: int) -> list[int]:
@@ -58,7 +59,7 @@ async def sampled(stack: Stack, **fields: Any) -> list[list[int]]:
         assert result.stats.judged > LENGTH // 4
         return [index % VOCAB, *result.token_ids]
 
-    return await asyncio.gather(*(one(index) for index in range(NUM_SESSIONS)))
+    return await asyncio.gather(*(one(index) for index in range(num_sessions)))
 
 
 def p_value(texts: list[list[int]], temperature: float) -> float:
@@ -131,6 +132,28 @@ async def test_a_drafter_that_is_always_certain_changes_no_law(byte_tokenizer_di
             num_speculative_tokens=2,
         )
     assert p_value(texts, 0.5) > 1e-4
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+async def test_text_drafted_by_a_cascade_follows_the_targets_law(
+    seeded: bool, byte_tokenizer_dir: Path
+) -> None:
+    """A09: copied point masses and drawn tokens in one block, chosen by what was accepted."""
+    drafter = cascade_of(runner(DRAFT), 1, 2)
+    async with scripted(runner(TARGET), drafter, tokenizer=byte_tokenizer_dir) as stack:
+        texts = await sampled(
+            stack,
+            NUM_SESSIONS // 2,
+            temperature=1.0,
+            acceptance=lambda index: ("rejection", "block")[index % 2],
+            draft_probs=lambda index: ("sparse", "dense")[index // 2 % 2],
+            window=lambda index: window(index // 4),
+            num_speculative_tokens=lambda index: block_length(index // 4),
+            **({"seed": lambda index: 5000 + index} if seeded else {}),
+        )
+        counters = (await stack.info("drafter")).counters
+    assert min(counters["copied_tokens"], counters["drawn_tokens"]) > 2_000
+    assert p_value(texts, 1.0) > (1e-4 if seeded else 1e-7)
 
 
 async def test_text_without_a_seed_follows_the_targets_law(byte_tokenizer_dir: Path) -> None:

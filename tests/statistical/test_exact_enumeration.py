@@ -10,9 +10,10 @@ import torch
 from exact_law import distance, expected_accepted, one_round, output_law
 from toy_pair import PROMPT, Tokens, ToyPair
 
+from drafter_service.ngram_index import NgramIndex
 from paceline.sampling.acceptance import Judgement, residual
 from paceline.sampling.draft_probs import DraftProbs
-from paceline.sampling.draw import DraftRow, draw_drafts
+from paceline.sampling.draw import DraftRow, Draw, draw_drafts, stack_draws
 from paceline.sampling.judge import Trial, judge_pass
 from paceline.sampling.params import Acceptance, SamplingParams
 
@@ -109,6 +110,33 @@ def test_one_round_with_a_point_mass_draft_keeps_the_law() -> None:
         assert sum(one_round(pair, acceptance, PROMPT, length, bonus=False).values()) == (
             pytest.approx(1.0)
         )
+
+
+@pytest.mark.parametrize("draft_top_k", [0, 2])
+def test_copied_and_drawn_tokens_in_one_block_keep_the_law(draft_top_k: int) -> None:
+    """A09: a cascade. Which of the two a position gets is a function of the tokens before it."""
+    copied = 0
+
+    class Cascade(ToyPair):
+        def draft_row(self, tokens: Tokens) -> DraftProbs:  # type: ignore[override]
+            nonlocal copied
+            index = NgramIndex(range(1, 3), may_come=lambda token, position: True, undo_depth=1)
+            for token in tokens:
+                index.append(token)
+            row: DraftProbs = super().draft_row(tokens)
+            guess = index.guesses[-1]
+            if guess is None or len(tokens) % 3 == 0:
+                return row
+            copied += 1
+            stacked = stack_draws([Draw(guess.token_id, None), Draw(0, row)])
+            assert stacked is not None
+            return stacked.rows(0, 1)
+
+    pair = Cascade(3, SamplingParams(temperature=0.8), draft_top_k)
+    for acceptance, length in itertools.product(SAMPLED, (2, 4)):
+        law = output_law(pair, acceptance, length, 4, bonus=True)
+        assert distance(law, pair.target_law(PROMPT, 4)) < TOLERANCE
+    assert copied > 100
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)

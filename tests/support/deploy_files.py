@@ -19,8 +19,6 @@ from paceline.rpc import probe
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-# What other changes bring, as long as it is not there.
-WRITTEN_BESIDE = ("deploy/prometheus", "deploy/grafana", "docs/operations.md", "docs/tracing.md")
 CONFIG_IN_CONTAINER = "/etc/paceline/paceline.yaml"
 SERVICE_MODULES = {
     "drafter_service": "drafter",
@@ -42,12 +40,6 @@ def document(path: Path) -> Any:
     """The one document of a YAML file."""
     (only,) = documents(path)
     return only
-
-
-def is_there(path: Path) -> bool:
-    """Whether a file that is referred to exists, or comes beside this one."""
-    name = str(path.resolve().relative_to(ROOT))
-    return path.exists() or name.startswith(WRITTEN_BESIDE)
 
 
 def simple_commands(script: str) -> list[list[str]]:

@@ -7,13 +7,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from drafter_service.cascade import CascadeDrafter
 from drafter_service.drafter import Drafter
 from drafter_service.engine import DrafterEngine
 from drafter_service.model import ModelDrafter
+from drafter_service.ngram_reader import NgramReader
 from orchestrator.relay import Relay, RelaySettings
 from orchestrator.router import Router
 from orchestrator.worker import WorkerSession
-from paceline.config import RuntimeConfig, VerifierConfig
+from paceline.config import CascadeConfig, NgramConfig, RuntimeConfig, VerifierConfig
 from paceline.errors import PacelineError, UnavailableError
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.scripted import ScriptedRunner
@@ -35,6 +37,22 @@ def worker_info(kind: str, vocab_size: int, eos_token_ids: Sequence[int] = ()) -
         context_length=4096,
         eos_token_ids=tuple(eos_token_ids),
     )
+
+
+def cascade_of(
+    runner: ScriptedRunner,
+    smallest: int,
+    largest: int,
+    *,
+    margin: float = 0.1,
+    runtime: RuntimeConfig | None = None,
+    grammar: GrammarEngine | None = None,
+) -> CascadeDrafter:
+    """Copying of matches from `smallest` to `largest` tokens, and a scripted model."""
+    info = worker_info("cascade", runner.vocab_size)
+    model = ModelDrafter(runner, runtime or RuntimeConfig(), info, grammar)
+    reader = NgramReader(NgramConfig(min_match=smallest, max_match=largest))
+    return CascadeDrafter(reader, model, CascadeConfig(margin=margin))
 
 
 class QueuedWorker:

@@ -67,6 +67,19 @@ def test_a_model_without_a_kind_is_pretrained_and_another_kind_has_its_own_keys(
     assert with_listen(config, "drafter", config.drafter.listen) == config
 
 
+def test_layers_are_a_number_or_a_choice() -> None:
+    for given, layers, name in (
+        (2, 2, "m, layers 0 to 1"),
+        ([0, 1, 29], (0, 1, 29), "m, layers 0, 1, 29"),
+        (None, None, "m"),
+    ):
+        data = {"drafter": {"kind": "cascade", "model": {"path": "m", "layers": given}}}
+        config = parse_config(data, "f")
+        assert isinstance(config.drafter.model, ModelConfig)
+        assert (config.drafter.model.layers, config.drafter.model.name) == (layers, name)
+        assert with_listen(config, "drafter", config.drafter.listen) == config
+
+
 WRONG = {
     "speculation: unknown key": {"speculation": {}},
     "orchestrator.speculation.gamma: unknown key": {"orchestrator": {"speculation": {"gamma": 4}}},
@@ -74,6 +87,25 @@ WRONG = {
     "verifier.model.path: Field required": {"verifier": {"model": {"dtype": "float32"}}},
     "verifier.model.device: ": {"verifier": {"model": {"path": "x", "device": "gpu"}}},
     "drafter: model is required when kind is 'model'": {"drafter": {"kind": "model"}},
+    "drafter: model is required when kind is 'cascade'": {"drafter": {"kind": "cascade"}},
+    "drafter.kind: Input should be 'model', 'ngram' or 'cascade'": {"drafter": {"kind": "eagle"}},
+    "drafter.cascade.margin: ": {"drafter": {"cascade": {"margin": 2}}},
+    "drafter.ngram.max_corpus_tokens: ": {"drafter": {"ngram": {"max_corpus_tokens": 0}}},
+    "drafter: ngram.tokenizer is of use with": {"drafter": {"ngram": {"tokenizer": "x"}}},
+    "drafter.model.layers: 0 layers are no model": {
+        "drafter": {"model": {"path": "x", "layers": 0}}
+    },
+    "drafter.model.layers: [3, 1] is not an ascending list": {
+        "drafter": {"model": {"path": "x", "layers": [3, 1]}}
+    },
+    "drafter.model.layers: [] is not": {"drafter": {"model": {"path": "x", "layers": []}}},
+    "drafter.model.layers: must be a number of layers or a list": {
+        "drafter": {"model": {"path": "x", "layers": "all"}}
+    },
+    "verifier: model.layers: only a drafter's model may be cut": {
+        "verifier": {"model": {"path": "x", "layers": 2}}
+    },
+    "drafter.model.layers: unknown key": {"drafter": {"model": {"kind": "synthetic", "layers": 2}}},
     "verifier.model: kind must be one of pretrained, synthetic": {
         "verifier": {"model": {"kind": "fake"}}
     },

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.byte_tokenizer import EOS_ID, build_byte_tokenizer
-from support.pipeline import Pipeline, outputs, verdicts, worker_info
+from support.pipeline import Pipeline, cascade_of, outputs, verdicts, worker_info
 from support.pipeline import reference as free_reference
 from support.small_tokenizer import END, small_tokenizer
 
@@ -59,6 +59,9 @@ DRAFTERS: dict[str, Callable[[], Drafter | ScriptedRunner | None]] = {
     "oracle without grammar": lambda: unguided(TARGET),
     "half right without grammar": lambda: unguided(half_right),
     "ngram": lambda: NgramDrafter(NgramConfig(min_match=1, max_match=3)),
+    "cascade": lambda: cascade_of(
+        ScriptedRunner(half_right, vocab_size=VOCAB), 1, 3, grammar=ENGINE
+    ),
     "none": lambda: None,
 }
 

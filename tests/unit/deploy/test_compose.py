@@ -16,7 +16,6 @@ from support.deploy_files import (
     compose_scripts,
     document,
     is_ours,
-    is_there,
     resources_flag,
     simple_commands,
 )
@@ -182,7 +181,7 @@ def test_every_mounted_file_exists(name: str) -> None:
         for volume in service.volumes:
             source = volume.partition(":")[0]
             if source.startswith("./") and source not in MADE_LATER:
-                assert is_there(DEPLOY / source), source
+                assert (DEPLOY / source).exists(), source
 
 
 @pytest.mark.parametrize(("service", "script"), list(compose_scripts()))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from support.deploy_files import DEPLOY, ROOT, check, compose, is_ours, is_there, simple_commands
+from support.deploy_files import DEPLOY, ROOT, check, compose, is_ours, simple_commands
 
 from paceline.config import Config, load_config, parse_config
 
@@ -101,7 +101,7 @@ def test_every_file_named_exists() -> None:
     for path in paths - made:
         assert (ROOT / path).exists(), path
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", TEXT):
-        assert is_there(PAGE.parent / link), link
+        assert (PAGE.parent / link).exists(), link
 
 
 def test_default_ports_are_those_of_the_code() -> None:

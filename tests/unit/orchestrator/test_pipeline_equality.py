@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pipeline import Pipeline, outputs, reference, verdicts
+from support.pipeline import Pipeline, cascade_of, outputs, reference, verdicts
 
+from drafter_service.drafter import Drafter
 from drafter_service.ngram import NgramDrafter
 from paceline.config import NgramConfig
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
@@ -32,11 +33,12 @@ def always_wrong(history: Sequence[int]) -> torch.Tensor:
     return -TARGET(history)
 
 
-DRAFTERS: dict[str, Callable[[], ScriptedRunner | NgramDrafter | None]] = {
+DRAFTERS: dict[str, Callable[[], ScriptedRunner | Drafter | None]] = {
     "oracle": lambda: ScriptedRunner(TARGET, vocab_size=VOCAB),
     "half right": lambda: ScriptedRunner(half_right, vocab_size=VOCAB),
     "wrong": lambda: ScriptedRunner(always_wrong, vocab_size=VOCAB),
     "ngram": lambda: NgramDrafter(NgramConfig(min_match=1, max_match=3)),
+    "cascade": lambda: cascade_of(ScriptedRunner(half_right, vocab_size=VOCAB), 1, 3),
     "none": lambda: None,
 }
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from support.pipeline import Pipeline, outputs, verdicts
+from support.pipeline import Pipeline, cascade_of, outputs, verdicts
 
 from drafter_service.drafter import Drafter
 from drafter_service.ngram import NgramDrafter
@@ -21,6 +21,7 @@ DRAFT = hashed_script(VOCAB, seed=2, order=1)
 DRAFTERS: dict[str, Callable[[], ScriptedRunner | Drafter]] = {
     "model": lambda: ScriptedRunner(DRAFT, vocab_size=VOCAB),
     "ngram": lambda: NgramDrafter(NgramConfig(min_match=1, max_match=2)),
+    "cascade": lambda: cascade_of(ScriptedRunner(DRAFT, vocab_size=VOCAB), 1, 2),
 }
 
 

@@ -147,6 +147,20 @@ def test_a_stack_trims_columns_that_are_zero_in_every_row() -> None:
         assert torch.equal(block.dense_row(index, VOCAB), draw.probs.dense_row(0, VOCAB))
 
 
+@pytest.mark.parametrize("draft_top_k", [0, 4])
+def test_a_point_mass_among_sampled_draws_becomes_a_row_of_their_kind(draft_top_k: int) -> None:
+    (sampled,) = _draw(_logits(1), _row(draft_top_k))
+    block = stack_draws([Draw(7, None), sampled, Draw(3, None)])
+    assert block is not None
+    assert sampled.probs is not None
+    assert (block.ids is None) == (draft_top_k == 0)
+    block.check(VOCAB)
+    rows = [block.dense_row(i, VOCAB) for i in range(3)]
+    assert torch.equal(rows[0], torch.eye(VOCAB)[7])
+    assert torch.equal(rows[1], sampled.probs.dense_row(0, VOCAB))
+    assert torch.equal(rows[2], torch.eye(VOCAB)[3])
+
+
 def test_a_stack_of_deterministic_draws_has_no_distribution() -> None:
     assert stack_draws(_draw(_logits(2), *[_row(temperature=0)] * 2)) is None
     assert stack_draws([]) is None

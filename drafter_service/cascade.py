@@ -1,0 +1,126 @@
+"""Copies where the text repeats itself and asks a model where it does not, whichever serves better.
+
+A copied token's distribution is a point mass, a drawn one's the model's own. Which of the two a
+position gets depends on the tokens before it alone and never on a draw, so each is a valid draft
+law given its prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from drafter_service.drafter import Drafter, Proposal, ProposeRequest
+from drafter_service.evidence import Evidence
+from drafter_service.ngram_index import NgramIndex
+from drafter_service.ngram_reader import NgramReader, end_ids, has_ended
+from paceline.config import CascadeConfig
+from paceline.runtime.engine_thread import SessionKey
+from paceline.sampling.draw import Draw
+from paceline.types import OpenSession, WorkerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    evidence: Evidence
+    ends: frozenset[int]
+
+
+class CascadeDrafter:
+    """An n-gram index and a model drafter, which reads what was copied when its turn comes."""
+
+    context_length = 0
+    """Copying goes on where the model's context has ended."""
+
+    def __init__(self, reader: NgramReader, model: Drafter, config: CascadeConfig) -> None:
+        self._reader = reader
+        self._model = model
+        self._margin = config.margin
+        self._sessions: dict[SessionKey, _Session] = {}
+        self._counters = dict.fromkeys(("copied_tokens", "drawn_tokens"), 0)
+
+    def reserve(self, key: SessionKey, opening: OpenSession) -> None:
+        self._model.reserve(key, opening)
+        self._reader.open(key, opening)
+        evidence = Evidence(len(opening.token_ids), opening.window)
+        self._sessions[key] = _Session(evidence, end_ids(opening))
+
+    def propose(self, requests: Sequence[ProposeRequest]) -> list[Proposal]:
+        self._reader.share()
+        indexes = [self._reader.read(request) for request in requests]
+        proposals = [self._copy(*pair) for pair in zip(requests, indexes, strict=True)]
+        asked = [i for i, proposal in enumerate(proposals) if proposal is None]
+        drawn = self._model.propose([requests[i] for i in asked]) if asked else []
+        for i, proposal in zip(asked, drawn, strict=True):
+            proposals[i] = self._take(requests[i], indexes[i], proposal)
+        return [proposal for proposal in proposals if proposal is not None]
+
+    def _copy(self, request: ProposeRequest, index: NgramIndex | None) -> Proposal | None:
+        """Copied tokens, or that there are none; None leaves it to the model."""
+        if request.limit == 0:
+            return None if self._is_in_context(request) else Proposal()
+        if has_ended(request):
+            return Proposal()
+        if index is None:
+            return Proposal(is_pending=True)
+        has_model = self._is_in_context(request)
+        draws = self._copied(request, index, at_any_rate=not has_model)
+        return None if has_model and not draws else Proposal(draws)
+
+    def _is_in_context(self, request: ProposeRequest) -> bool:
+        limit = self._model.context_length
+        return not limit or len(request.token_ids) < limit
+
+    def _copied(
+        self, request: ProposeRequest, index: NgramIndex, *, at_any_rate: bool
+    ) -> list[Draw]:
+        """Tokens that the index expects, while that is better than drawing them, or in any case."""
+        session = self._sessions[request.key]
+        draws: list[Draw] = []
+        while len(draws) < request.limit:
+            estimates = session.evidence.at_end(index)
+            guess = index.guesses[-1]
+            if guess is None:
+                break
+            if not (at_any_rate or estimates.prefer_copy(guess.size, self._margin)):
+                break
+            index.append(guess.token_id)
+            draws.append(Draw(guess.token_id, None))
+            if guess.token_id in session.ends:
+                break
+        self._counters["copied_tokens"] += len(draws)
+        return draws
+
+    def _take(
+        self, request: ProposeRequest, index: NgramIndex | None, proposal: Proposal
+    ) -> Proposal:
+        """The model's proposal; while it has no room for the session, what can be copied.
+
+        Room is a matter of timing, so a reproducible session goes without.
+        """
+        if proposal.is_waiting and index is not None and not request.opening.reproducible:
+            copied = self._copied(request, index, at_any_rate=True)
+            return Proposal(copied) if copied else proposal
+        evidence = self._sessions[request.key].evidence
+        for position, draw in enumerate(proposal.draws, start=len(request.token_ids)):
+            evidence.drew(position, draw.token_id)
+        self._counters["drawn_tokens"] += len(proposal.draws)
+        return proposal
+
+    def rollback(self, key: SessionKey, length: int) -> None:
+        self._model.rollback(key, length)
+        self._reader.rollback(key, length)
+        self._sessions[key].evidence.rollback(length)
+
+    def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
+        self._model.release(key, committed)
+        self._reader.close(key)
+        self._sessions.pop(key, None)
+
+    def kv_length(self, key: SessionKey) -> int:
+        return self._model.kv_length(key)
+
+    def describe(self) -> WorkerInfo:
+        model = self._model.describe()
+        counters = {**model.counters, **self._counters}
+        return replace(model, kind="cascade", context_length=0, counters=counters)
