@@ -147,22 +147,22 @@ async def test_a_client_may_leave_in_the_prefill_and_before_the_first_token(
     """G01, G08: the same prompt sent again gives what it should."""
     target, draft = model(cost_s=STEP_S), model(1)
     runtime = {"runtime": {"max_batch_tokens": 16}}
-    prompt = [*range(160)]
     async with scripted(target, draft, tokenizer=byte_tokenizer_dir, verifier=runtime) as stack:
-        wanted = (await stack.generate(token_ids=prompt, max_tokens=5, temperature=0)).token_ids
         for num_passes in (0, 1, 5):
+            # a prompt of its own, whose pages nobody has computed before
+            fields: Any = {"max_tokens": 5, "temperature": 0}
+            fields["token_ids"] = [num_passes, *range(159)]
             done = len(target.passes)
-            first = asyncio.ensure_future(
-                anext(stack.client.generate(token_ids=prompt, max_tokens=5, temperature=0))
-            )
+            first = asyncio.ensure_future(anext(stack.client.generate(**fields)))
             await until(partial(reached, target, done + num_passes))
             assert not first.done(), "ten passes of prefill are needed"
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
             await until(stack.is_idle, 2.0, what="the prefill stops")
             assert len(target.passes) - done < 10
-        result = await stack.generate(token_ids=prompt, max_tokens=5, temperature=0)
-        assert result.token_ids == wanted
+            again = await stack.generate(**fields)
+            alone = await stack.generate(**fields, cache_salt="computed anew")
+            assert again.token_ids == alone.token_ids
     check_pool(target)
     check_pool(draft)
 

@@ -16,6 +16,7 @@ from orchestrator.ledger import Account, Ledger
 from orchestrator.session import SessionCounts
 from paceline.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from paceline.generation import OutputToken
+from paceline.logs import set_context
 from paceline.telemetry.orchestrator_metrics import OrchestratorMetrics, OrchestratorState
 from paceline.types import FinishReason, Origin
 
@@ -25,6 +26,13 @@ STATE = OrchestratorState(
     workers={"verifier": 2, "drafter": 1},
     connected_workers={"verifier": 1, "drafter": 0},
 )
+
+
+@pytest.fixture(autouse=True)
+def _no_context_is_left() -> Iterator[None]:
+    """What a task's lines belong to ends with the task; a test has none of its own."""
+    yield
+    set_context(session="", trace_id="")
 
 
 class Bench:
