@@ -14,12 +14,12 @@ import pytest
 import ray
 from ray._common.utils import reset_ray_address
 from ray.cluster_utils import Cluster as SimulatedCluster
+from support.simulated_nodes import STORE_BYTES, add_node
 from support.up_process import Up
 
 from paceline.config import Config, parse_config
 
 ROOT = Path(__file__).parents[2]
-STORE_BYTES = 100 * 1024 * 1024
 LOOPBACK_ANY = "127.0.0.1:0"
 _namespaces = itertools.count()
 
@@ -31,23 +31,6 @@ def import_path() -> Iterator[None]:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
         patch.delenv("RAY_ADDRESS", raising=False)
         yield
-
-
-ACCELERATORS = {"small_gpu": "L4", "large_gpu": "H100"}
-
-
-def add_node(simulated: SimulatedCluster, resource: str) -> Any:
-    """A node with a small or a large GPU, which is a custom resource and an accelerator type.
-
-    From any thread: Ray would set a handler of SIGTERM, which the main thread alone may.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ray._private.utils.set_sigterm_handler", lambda handler: None)
-        return simulated.add_node(
-            num_cpus=1,
-            resources={resource: 1, f"accelerator_type:{ACCELERATORS[resource]}": 1},
-            object_store_memory=STORE_BYTES,
-        )
 
 
 @pytest.fixture(scope="session")

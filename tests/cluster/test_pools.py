@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import ray
-from conftest import add_node
 from ray.cluster_utils import Cluster as SimulatedCluster
 from support.reports import Reports
 from support.services import collect, until
+from support.simulated_nodes import add_node
 
 from orchestrator.cluster import Cluster
 from orchestrator.cluster_members import Role
