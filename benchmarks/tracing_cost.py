@@ -20,9 +20,10 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import grpc
-from emulated_vs_ideal import PROMPT_LENGTH, document, serving
+from emulated_vs_ideal import LOOPBACK, emulated, serving
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
+from paceline.bench.ideal import PROMPT_LENGTH, emulated_document
 from paceline.client import Client
 
 BUDGET = 0.03
@@ -99,7 +100,10 @@ async def main(options: argparse.Namespace) -> None:
     async with AsyncExitStack() as cleanup:
         clients: dict[str, Client] = {}
         for name, endpoint in cleanup.enter_context(endpoints()).items():
-            data = document(options, options.acceptance, 0.0)
+            point = emulated(options, options.acceptance, 0.0).point
+            data = emulated_document(point, max_tokens=options.tokens)
+            for service in ("verifier", "drafter", "orchestrator"):
+                data[service]["listen"] = LOOPBACK
             level = "off" if endpoint is None else "token"
             data["telemetry"] = {"traces": {"level": level, "endpoint": endpoint}}
             clients[name] = await cleanup.enter_async_context(serving(data))

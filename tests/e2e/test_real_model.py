@@ -67,7 +67,7 @@ async def test_greedy_output_over_ray_equals_generate_of_transformers(
         Cluster(configuration(smollm2, drafters[kind])) as cluster,
         Client(cluster.orchestrator_address) as client,
     ):
-        for window in WINDOWS:
+        for window in WINDOWS[-1:] if kind == "random tiny model" else WINDOWS:
             answers = await asyncio.gather(
                 *(generate(client, prompt, window=window) for prompt in PROMPTS)
             )
