@@ -114,7 +114,7 @@ class CascadeDrafter:
 
     def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
         self._model.release(key, committed)
-        self._reader.close(key)
+        self._reader.close(key, committed)
         self._sessions.pop(key, None)
 
     def kv_length(self, key: SessionKey) -> int:

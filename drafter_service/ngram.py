@@ -72,7 +72,7 @@ class NgramDrafter:
         self._reader.rollback(key, length)
 
     def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
-        self._reader.close(key)
+        self._reader.close(key, committed)
 
     def kv_length(self, key: SessionKey) -> int:
         return 0

@@ -22,6 +22,7 @@ hold up the others."""
 @dataclass(slots=True)
 class _Reading:
     index: NgramIndex
+    is_shared: bool
     num_final: int = 0
     """Tokens of the index that are known to be committed."""
 
@@ -44,11 +45,12 @@ class NgramReader:
             further=self._further(opening),
             undo_depth=opening.window + 1,
         )
-        self._readings[key] = _Reading(index)
+        self._readings[key] = _Reading(index, is_shared=not opening.cache_salt)
 
     def _further(self, opening: OpenSession) -> list[Text]:
-        # what others said before is a matter of timing, so it has no say in reproducible output
-        shared = None if opening.reproducible else self._shared
+        # what others said before is a matter of timing, so it has no say in reproducible output;
+        # and a salt keeps its sessions apart from all others
+        shared = None if opening.reproducible or opening.cache_salt else self._shared
         return [corpus for corpus in (shared, self._corpus) if corpus is not None]
 
     def read(self, request: ProposeRequest) -> NgramIndex | None:
@@ -71,11 +73,12 @@ class NgramReader:
         """Forget a session's tokens from `length` on."""
         self._readings[key].index.truncate(length)
 
-    def close(self, key: SessionKey) -> None:
-        """Forget a session; its committed tokens are shared if sharing is on."""
+    def close(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
+        """Forget a session; its committed tokens, as far as it heard of them or these, are shared
+        if sharing is on and it has no cache salt."""
         reading = self._readings.pop(key, None)
-        if reading is not None and self._shared is not None:
-            tokens = reading.index.tokens[: reading.num_final]
+        if reading is not None and self._shared is not None and reading.is_shared:
+            tokens = list(committed) or reading.index.tokens[: reading.num_final]
             starts = range(0, len(tokens), TOKENS_A_STEP)
             self._ended.extend(tokens[start : start + TOKENS_A_STEP] for start in starts)
 

@@ -51,7 +51,8 @@ class DraftSession:
                 "base", f"{event.base} does not continue the committed length {self.committed}"
             )
         self._check_ids(event.token_ids)
-        self._awaits_first = False
+        if event.token_ids:
+            self._awaits_first = False
         self._adjust(event)
         self.is_active = self._window > 0
         end = event.base + len(event.token_ids)

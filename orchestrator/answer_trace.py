@@ -84,9 +84,11 @@ class AnswerTrace:
 
     def drafted(self, block: DraftBlock, *, is_taken: bool) -> None:
         """A block came, and was passed on or dropped."""
-        if self._recorder.level < Level.BLOCK or not block.token_ids:
-            return
         length = len(block.token_ids)
+        if not is_taken:
+            self.num_discarded += length
+        if self._recorder.level < Level.BLOCK or not length:
+            return
         if is_taken:
             probs = None
             if self._recorder.level >= Level.TOKEN and block.draft_probs is not None:
@@ -94,7 +96,6 @@ class AnswerTrace:
             draft_ns = block.draft_us * 1000
             self._blocks.append(_Block(block.base, block.base + length, draft_ns, probs))
             return
-        self.num_discarded += length
         if self._thinning.starts_new():
             now = time.time_ns()
             attributes: dict[str, Attribute] = {
@@ -111,7 +112,8 @@ class AnswerTrace:
             self._arrived.append(self._note(verdict))
 
     def lost(self, role: str, error: PacelineError) -> None:
-        """A worker, or its part of this session, is gone."""
+        """A worker, or its part of this session, is gone, and with it the blocks on their way."""
+        self._blocks.clear()
         now = time.time_ns()
         if role == "verifier":
             self._end_failover()

@@ -36,6 +36,10 @@ class AcceptanceEstimate:
     def value(self) -> float:
         return self._successes / self._trials
 
+    def cap(self, value: float) -> None:
+        """It cannot be more than this; what is seen later may raise it again."""
+        self._successes = min(self._successes, value * self._trials)
+
     def update(self, *, judged: int, accepted: int) -> None:
         """Count one pass."""
         trials = accepted + (accepted < judged)

@@ -58,7 +58,8 @@ class Pacing:
         self._controller.saw_block(num_tokens=num_tokens, draft_s=draft_s)
         if num_tokens and self._advanced is not None and self._advanced[0] == block.base:
             self._to_drafter_s.update(now - self._advanced[1] - draft_s)
-        self._relayed.append(_Relayed(block.base, block.token_ids, now))
+        if agreed == len(committed):  # else the verifier drops it
+            self._relayed.append(_Relayed(block.base, block.token_ids, now))
 
     def judged(self, verdict: Verdict, live_sessions: int, now: float) -> WindowPlan:
         """A verdict came; returns the plan to go on with.

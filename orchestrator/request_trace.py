@@ -76,7 +76,7 @@ class RequestTrace:
         }
         self._answers: dict[int, AnswerTrace] = {}
         self._outcomes: dict[int, Outcome] = {}
-        self._texts: list[str] = []
+        self._texts: dict[int, str] = {}
         self._num_answers = self._num_unfinished = 1
         self._has_ended = False
 
@@ -135,8 +135,8 @@ class RequestTrace:
 
     def delivered(self, index: int, texts: Sequence[str]) -> None:
         """A response with tokens of answer `index` has been written."""
-        if self._tracing.record_text and sum(map(len, self._texts)) < MAX_TEXT:
-            self._texts += texts
+        if self._tracing.record_text and sum(map(len, self._texts.values())) < MAX_TEXT:
+            self._texts[index] = self._texts.get(index, "") + "".join(texts)
         answer = self._answers.get(index)
         if answer is not None:
             answer.delivered(time.time_ns())
@@ -189,7 +189,8 @@ class RequestTrace:
         if error:
             sums["error.type"] = error.partition(":")[0]
         if self._texts:
-            sums["gen_ai.output.messages"] = _messages([("assistant", "".join(self._texts))])
+            said = [("assistant", self._texts[index]) for index in sorted(self._texts)]
+            sums["gen_ai.output.messages"] = _messages(said)
         if not outcomes:
             return sums
         stats = [outcome.stats for outcome in outcomes]

@@ -113,8 +113,9 @@ async def start(config: Config) -> OrchestratorService:
     maker = WorkerMaker(config, metrics.peers)
     router = Router(*_workers(config, maker))
     tracing = start_tracing(config.telemetry.traces, "orchestrator")
-    export = await asyncio.to_thread(start_metrics, config.telemetry, service=metrics.service)
+    export = MetricsExport()
     try:
+        export = await asyncio.to_thread(start_metrics, config.telemetry, service=metrics.service)
         membership, tokenizer = await _connect(config, router, maker)
         grammar = GrammarEngine(tokenizer)
         await asyncio.to_thread(grammar.prepare)

@@ -49,7 +49,6 @@ class WindowPlan:
 
 
 NO_SPECULATION = WindowPlan(1, 0, 0.0)
-PROBE = WindowPlan(PROBE_LENGTH, PROBE_LENGTH, 0.0)
 
 
 def rate(conditions: Conditions, plan: WindowPlan) -> float:
@@ -134,6 +133,8 @@ class WindowController:
         self._round_trip_s: float | None = None
         self._off_tokens = 0
         self._has_news = False
+        length = min(PROBE_LENGTH, max_window)
+        self._probe = WindowPlan(length, length, 0.0)
         if self._is_known(sessions):
             _, self.plan = best_plan(self._conditions(sessions), max_window=max_window)
         elif sessions > 1:  # passes full of drafts that nobody knows would cost all of them
@@ -168,13 +169,15 @@ class WindowController:
             self._has_news = True
             self._acceptance.update(judged=judged, accepted=accepted)
             self._shared.acceptance.update(judged=judged, accepted=accepted)
+            self._agreement.cap(self._acceptance.value)
+            self._shared.agreement.cap(self._shared.acceptance.value)
         if self._is_known(sessions):
             self._decide(self._conditions(sessions), committed)
         elif not self.plan.window:  # nothing is known of the drafter yet
             self._off_tokens += committed
             if self._off_tokens >= FIRST_PROBE_TOKENS:
                 self._off_tokens, self._has_news = 0, False
-                self.plan = PROBE
+                self.plan = self._probe
 
     def _is_known(self, sessions: int) -> bool:
         """Whether both workers were measured, and passes about as small as plain ones."""
@@ -198,23 +201,23 @@ class WindowController:
     def _decide(self, conditions: Conditions, committed: int) -> None:
         best_rate, best = best_plan(conditions, max_window=self._max_window)
         if best is NO_SPECULATION:
-            self.plan = self._probe(conditions, committed)
+            self.plan = self._without_drafts(conditions, committed)
             return
         self._off_tokens = 0
         if not self.plan.ahead or best_rate > GAIN_TO_SWITCH * rate(conditions, self.plan):
             self.plan = best
 
-    def _probe(self, conditions: Conditions, committed: int) -> WindowPlan:
+    def _without_drafts(self, conditions: Conditions, committed: int) -> WindowPlan:
         """No speculation, but a short block now and then, as often as it is cheap."""
         self._off_tokens += committed
         if self.plan.window:
             on_the_way = conditions.block_arrives_s(PROBE_LENGTH) / conditions.pass_s(1)
             is_late = self._off_tokens >= PROBE_TOKENS + 2 * on_the_way
-            if self.plan is PROBE and not self._has_news and not is_late:
+            if self.plan is self._probe and not self._has_news and not is_late:
                 return self.plan
             self._off_tokens = 0
             return NO_SPECULATION
         if self._off_tokens < probe_interval(conditions):
             return NO_SPECULATION
         self._off_tokens, self._has_news = 0, False
-        return PROBE
+        return self._probe

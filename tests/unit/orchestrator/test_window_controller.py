@@ -22,7 +22,6 @@ from orchestrator.window_controller import (
     FIRST_PROBE_TOKENS,
     MIN_PROBE_TOKENS,
     NO_SPECULATION,
-    PROBE,
     PROBE_LENGTH,
     PROBE_SHARE,
     WindowController,
@@ -32,6 +31,7 @@ from orchestrator.window_controller import (
     rate,
 )
 
+PROBE = WindowPlan(PROBE_LENGTH, PROBE_LENGTH, 0.0)
 START = WindowPlan(4, 40, None)
 
 
@@ -277,6 +277,9 @@ def test_many_that_begin_at_once_learn_what_a_plain_pass_takes_first() -> None:
         controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=64)
     assert plans[:FIRST_PROBE_TOKENS] == [NO_SPECULATION] * FIRST_PROBE_TOKENS
     assert set(plans[FIRST_PROBE_TOKENS:]) == {PROBE}
+    small = WindowController(learnt(), max_window=1, start=WindowPlan(1, 1, None), sessions=2)
+    drive(small, 0.0, 60)
+    assert small.plan.window <= 1, "a probe fits the window too"
 
 
 def test_of_a_sampled_target_overtaken_drafts_tell_less_than_acceptance() -> None:
@@ -289,12 +292,19 @@ def test_of_a_sampled_target_overtaken_drafts_tell_less_than_acceptance() -> Non
     assert experience.acceptance.value == pytest.approx(0.7)
 
 
+def test_a_drafter_that_is_useless_to_a_sampled_target_is_left_too() -> None:
+    """Nothing may be overtaken where the verifier waits: judged drafts bound the agreement."""
+    controller = WindowController(learnt(), max_window=40, start=START, is_deterministic=False)
+    plans = drive(controller, 0.0, 400)
+    assert sum(plan.window == 0 for plan in plans) > 0.8 * len(plans)
+
+
 def test_a_drafter_that_becomes_good_again_is_found_without_judging_anything() -> None:
     """Its probes come too late each time, but they agree with what was committed meanwhile."""
     controller = WindowController(learnt(), max_window=40, start=START)
     drive(controller, 0.0, 300)
     for _ in range(200):
-        if controller.plan is PROBE:
+        if controller.plan == PROBE:
             controller.saw_overtaken(compared=2, agreed=2)
         controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
         if controller.plan.ahead:

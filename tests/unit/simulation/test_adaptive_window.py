@@ -34,7 +34,11 @@ class Race:
     """One scenario with an adaptive window, and what others would have done with its drafts."""
 
     def __init__(
-        self, scenario: Scenario, schedule: AcceptanceSchedule, monkeypatch: pytest.MonkeyPatch
+        self,
+        scenario: Scenario,
+        schedule: AcceptanceSchedule,
+        monkeypatch: pytest.MonkeyPatch,
+        temperature: float = 0.0,
     ) -> None:
         self.scenario = scenario
         target, draft = law(), law(schedule)
@@ -44,7 +48,9 @@ class Race:
                 f"{module}.time", SimpleNamespace(monotonic=clock, perf_counter=clock)
             )
         prompts = [[(7 * session + i) % 100 for i in range(16)] for session in range(self.sessions)]
-        params = [SamplingParams(temperature=0, max_tokens=scenario.max_tokens)] * self.sessions
+        params = [
+            SamplingParams(temperature=temperature, max_tokens=scenario.max_tokens)
+        ] * self.sessions
         relays = services.run(prompts, params, max_window=40)
         self.committed = sum(relay.session.counts.committed for relay in relays)
         self.seconds = services.verifier.heard_at
@@ -94,6 +100,7 @@ def test_so_it_is_for_several_sessions_together(
     assert race.adaptive >= 0.95 * race.best_fixed()
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
     ("pair", "sessions", "acceptance"),
     [(FAST, 1, 0.0), (SLOW_DRAFTER, 1, 0.9), (COMPUTE_BOUND, 16, 0.9), (COMPUTE_BOUND, 16, 0.0)],
@@ -103,10 +110,11 @@ def test_speculation_that_cannot_pay_costs_next_to_nothing(
     pair: tuple[PassCost, PassCost],
     sessions: int,
     acceptance: float,
+    temperature: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scenario = Scenario(*pair, prompt_length=16, max_tokens=300, num_sessions=sessions)
-    race = Race(scenario, AcceptanceSchedule(acceptance), monkeypatch)
+    race = Race(scenario, AcceptanceSchedule(acceptance), monkeypatch, temperature)
     assert race.adaptive >= 0.97 * race.plain
     assert race.drafted > 0, "it was tried"
     assert race.drafted < race.committed
