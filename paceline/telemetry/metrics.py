@@ -179,7 +179,12 @@ def export_worker(
     make = Instruments(meter, service)
     make.counter("engine.busy", "s", "Time that the engine computed.", lambda: one(busy_s()))
     for name, unit, description, field in (
-        ("kv.used_pages", "{page}", "Pages of the KV pool that hold tokens.", "kv_pages_used"),
+        (
+            "kv.used_pages",
+            "{page}",
+            "KV pages that open sessions hold.",
+            "kv_pages_used",
+        ),
         ("kv.total_pages", "{page}", "Pages of the KV pool.", "kv_pages_total"),
         (
             "live_sessions",
