@@ -68,7 +68,8 @@ class Timeline:
             for name, bar in bars_of(span, frame):
                 lanes[name].append(bar)
         ordered = {name: sorted(bars, key=lambda b: b.start_ms) for name, bars in lanes.items()}
-        tokens = sorted((s for s in spans if s.name == "token"), key=lambda s: s.end_ns)
+        tokens = [span for span in spans if span.name == "token"]
+        tokens.sort(key=lambda s: (s.end_ns, number(s, "paceline.token.index")))
         return cls(
             0.0,
             frame.duration_ms,

@@ -46,7 +46,7 @@ def test_queueing_is_for_a_session_on_each_worker_and_before_each_pass() -> None
 
 
 def test_every_token_is_a_mark_at_its_delivery_with_its_origin_and_text() -> None:
-    timeline = Timeline.of(drafted(), ["One", " <two"])
+    timeline = Timeline.of(drafted()[::-1], ["One", " <two"])  # in whatever order they came
     origins = ["prefill", *["accepted"] * 5, "recovered", "autoregressive"]
     assert [mark.origin for mark in timeline.marks] == origins
     assert [mark.at_ms for mark in timeline.marks] == [30.0, *[80.0] * 6, 98.0]
