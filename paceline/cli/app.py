@@ -12,6 +12,7 @@ from paceline.cli.generate import generate
 from paceline.cli.scale import scale
 from paceline.cli.status import status
 from paceline.cli.top import top
+from paceline.cli.trace import trace
 from paceline.cli.up import up
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app.command()(generate)
 app.command()(scale)
 app.command()(status)
 app.command()(top)
+app.command()(trace)
 app.command()(up)
 app.add_typer(bench)
 
