@@ -117,6 +117,7 @@ class Relay:
         self._reopening: asyncio.Task[None] | None = None
         self._stop_listening: Callable[[], None] = _nothing
         self._is_over = False
+        self._is_counted = False
         self._started = 0.0
         self._about: dict[str, Any] = {}
 
@@ -138,10 +139,12 @@ class Relay:
         self._started = time.monotonic()
         self._about = context_fields()
         verifier = self._router.verifier(self._demand)
+        self._router.count_session(1)
+        self._is_counted = True
         self._open_drafter(verifier)
         self._open_verifier(verifier)
         self._set_patience()
-        self._stop_listening = self._router.listen(self._attach_drafter)
+        self._stop_listening = self._router.listen(self._follow_router)
 
     async def verdicts(self) -> AsyncIterator[Verdict]:
         """Verdicts as they come, the last with a finish reason. Raises `PacelineError`."""
@@ -176,6 +179,9 @@ class Relay:
         self._is_over = True
         self._stop_listening()
         self._stop_listening = _nothing
+        if self._is_counted:
+            self._is_counted = False
+            self._router.count_session(-1)
         if self._verifier is not None or self._drafter is not None:
             self._demand = self._demand.grown(self.session.tokens)
         if self._verifier is not None:
@@ -316,8 +322,22 @@ class Relay:
 
     # --- the drafter comes and goes ---------------------------------------------------------
 
+    def _follow_router(self) -> None:
+        """A drafter may have come back, or the load may allow drafts no more, or again."""
+        if self._drafter is not None and not self._router.allows_drafts:
+            self._drop_drafter()
+        else:
+            self._attach_drafter()
+
+    def _drop_drafter(self) -> None:
+        """Go on without drafts until the load is lower."""
+        assert self._drafter is not None
+        self._drafter.close()
+        self._drafter = self._pacing = None
+        self._set_speculation()
+
     def _attach_drafter(self) -> None:
-        """Resume drafting when a drafter has come back."""
+        """Resume drafting when a drafter is there."""
         if self._is_over or self._drafter is not None or self._verifier is None:
             return
         if self._open_drafter(self._verifier.worker):

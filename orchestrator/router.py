@@ -32,8 +32,14 @@ class Router:
     """
 
     def __init__(
-        self, verifiers: Sequence[VerifierWorker], drafters: Sequence[DrafterWorker]
+        self,
+        verifiers: Sequence[VerifierWorker],
+        drafters: Sequence[DrafterWorker],
+        *,
+        max_drafting_sessions: int | None = None,
     ) -> None:
+        self._num_sessions = 0
+        self._max_drafting_sessions = max_drafting_sessions
         self.verifiers = list(verifiers)
         self.drafters = list(drafters)
         self._verifier_affinity: AffinityMap[VerifierWorker] = AffinityMap()
@@ -77,8 +83,23 @@ class Router:
             self._experiences[pair] = Experience(self._pass_costs[id(verifier)])
         return self._experiences[pair]
 
+    @property
+    def allows_drafts(self) -> bool:
+        """Whether so few sessions are live that they may draft."""
+        limit = self._max_drafting_sessions
+        return limit is None or self._num_sessions <= limit
+
+    def count_session(self, change: int) -> None:
+        """One session more (1) or less (-1); listeners hear when that decides about drafts."""
+        allowed = self.allows_drafts
+        self._num_sessions += change
+        if self.allows_drafts != allowed:
+            self._notify()
+
     def drafter(self, demand: Demand = ANYTHING) -> DrafterWorker | None:
-        """The drafter for a session, if any is connected. None is also how load says no drafts."""
+        """The drafter for a session, if any is connected and the load allows drafts."""
+        if not self.allows_drafts:
+            return None
         return _choose(self.drafters, demand, self._drafter_affinity)
 
     def served_by(self, worker: DrafterWorker | VerifierWorker, demand: Demand) -> None:
@@ -134,7 +155,9 @@ class Router:
         self._on_change()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` when a worker connects or is lost; returns how to stop that."""
+        """Call `listener` when a worker connects or is lost, or when the load begins or ceases to
+        allow drafts; returns how to stop that.
+        """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -146,6 +169,9 @@ class Router:
         # what a lost worker had in its KV is gone, whatever comes back at its address
         self._verifier_affinity.forget(lambda worker: not worker.is_connected)
         self._drafter_affinity.forget(lambda worker: not worker.is_connected)
+        self._notify()
+
+    def _notify(self) -> None:
         for listener in list(self._listeners):
             listener()
 

@@ -111,7 +111,8 @@ async def start(config: Config) -> OrchestratorService:
     section = config.orchestrator
     metrics = OrchestratorMetrics()
     maker = WorkerMaker(config, metrics.peers)
-    router = Router(*_workers(config, maker))
+    limit = section.speculation.max_sessions
+    router = Router(*_workers(config, maker), max_drafting_sessions=limit)
     tracing = start_tracing(config.telemetry.traces, "orchestrator")
     export = MetricsExport()
     try:

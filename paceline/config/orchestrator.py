@@ -16,6 +16,8 @@ class SpeculationConfig(Section):
     adaptive: bool = True
     """Whether block length and window follow what is measured, down to no speculation; not for
     requests that set them, nor for seeded sampling, whose output would depend on timing."""
+    max_sessions: int | None = Field(default=None, ge=0)
+    """Live sessions of an orchestrator above which none drafts; unset leaves it to what adapts."""
     max_window: int = Field(default=40, ge=1, le=256)
     """Limit of an adaptive window."""
     draft_probs: DraftProbsFormat = DraftProbsFormat.SPARSE
