@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from paceline.errors import InvalidArgumentError, PacelineError
@@ -11,49 +9,19 @@ from paceline.runtime.page_table import PageTable
 from paceline.sampling.acceptance import Judgement
 from paceline.sampling.judge import Trial
 from paceline.sampling.logprobs import token_logprobs
-from paceline.sampling.params import Acceptance
 from paceline.types import (
     DraftBlock,
-    DrafterState,
-    FinishReason,
     OpenSession,
-    Origin,
     PassTimings,
     PromptLogprobs,
     TokenLogprobs,
     Verdict,
 )
+from verifier_service.decision import decide, end_ids_of
 from verifier_service.draft_tail import DraftTail, check_block
+from verifier_service.drafter_watch import DrafterWatch
 from verifier_service.guidance import Guidance
-
-
-@dataclass(frozen=True, slots=True)
-class PassPlan:
-    """What a session wants from the next pass.
-
-    The inputs are the uncached committed tokens and the first drafts of the tail; the pass judges
-    `num_drafts` of them and, with `wants_next`, yields one token more.
-    """
-
-    num_uncached: int
-    num_drafts: int
-    wants_next: bool
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of logits: one a judged draft, and one for the next token."""
-        return self.num_drafts + self.wants_next
-
-    @property
-    def num_inputs(self) -> int:
-        """Input tokens. Draft i is judged by the output at the token before it, so without a next
-        token the last draft is no input."""
-        return self.num_uncached + self.num_rows - 1
-
-    def chunk_of(self, budget: int) -> int:
-        """Inputs of the next pass under a budget. Short of all, it leaves the last committed token
-        to a later one: the rows of logits begin there."""
-        return self.num_inputs if budget >= self.num_inputs else min(budget, self.num_uncached - 1)
+from verifier_service.plan import PassPlan, PassRules
 
 
 class VerifierSession:
@@ -83,22 +51,16 @@ class VerifierSession:
         self.last_served = 0
         self._params = opening.sampling
         self._committed_limit = opening.committed_limit
-        self._speculation = opening.speculation
-        self._patience_s = self._configured_patience_s = patience_s
-        self._max_drafts = max_drafts
-        # the block is what one pass judges, so how blocks are merged shapes the output
-        self._judges_by_block = (
-            opening.reproducible and opening.sampling.acceptance is Acceptance.BLOCK
+        self._rules = PassRules.of(opening, max_drafts=max_drafts)
+        self._drafter = DrafterWatch(
+            is_on=opening.speculation,
+            is_reproducible=opening.reproducible,
+            patience_s=patience_s,
         )
-        self._drafter_state = DrafterState.RUNNING
-        self._known_committed = 0
-        self._gave_up_waiting = False
-        self._idle_since: float | None = None
         self._ready_since: float | None = None
         self._num_discarded = 0
         self._discards: dict[str, int] = {}
-        end_ids = () if self._params.ignore_eos else opening.eos_token_ids
-        self._end_ids = frozenset(self._params.stop_token_ids + end_ids)
+        self._end_ids = end_ids_of(opening)
 
     # --- events -----------------------------------------------------------------------------
 
@@ -111,10 +73,7 @@ class VerifierSession:
 
         `patience_s` is how long to wait for them from now on; None is as configured.
         """
-        self._speculation = enabled
-        self._patience_s = self._configured_patience_s if patience_s is None else patience_s
-        self._gave_up_waiting = False
-        self._drafter_state = DrafterState.RUNNING
+        self._drafter.switch(is_on=enabled, patience_s=patience_s)
         if not enabled:
             self._discard(self.tail.clear(), "off")
 
@@ -125,16 +84,14 @@ class VerifierSession:
         `InvalidArgumentError` for a block that no correct drafter sends.
         """
         check_block(block, self.opening.vocab_size)
-        if block.epoch < self.epoch or not self._speculation:
-            self._discard(len(block.token_ids), "stale" if self._speculation else "off")
+        if block.epoch < self.epoch or not self._drafter.is_on:
+            self._discard(len(block.token_ids), "stale" if self._drafter.is_on else "off")
             return
         if block.epoch > self.epoch:
             self.epoch = block.epoch
             self._discard(self.tail.clear(), "stale")
         self._check_place(block)
-        self._gave_up_waiting = self._has_no_idea(block)
-        self._drafter_state = block.state
-        self._known_committed = block.known_committed
+        self._drafter.hear(block)
         overlap = self.tokens[block.base : block.base + len(block.token_ids)]
         if overlap == list(block.token_ids[: len(overlap)]):
             self.tail.append(block, skip=len(overlap))
@@ -144,7 +101,7 @@ class VerifierSession:
         else:  # the drafter had guessed other tokens than were committed meanwhile
             self.epoch += 1
             self._discard(len(block.token_ids), "mismatch")
-            self._drafter_state = DrafterState.RUNNING
+            self._drafter.assume_running()
 
     def _discard(self, num_tokens: int, reason: str) -> None:
         """Draft tokens go unjudged and in vain; for `reason` see `DISCARD_REASONS`."""
@@ -159,19 +116,6 @@ class VerifierSession:
         """Draft tokens that went unjudged since the last call, by reason."""
         taken, self._discards = self._discards, {}
         return taken
-
-    def _has_no_idea(self, block: DraftBlock) -> bool:
-        """Whether the drafter has nothing to propose from here (prompt lookup without a match).
-
-        It is then not asked token by token, which would cost a round trip each: what it finds
-        later comes by itself, and what of it is still ahead gets judged.
-        """
-        is_empty = not block.token_ids and block.base <= block.known_committed
-        return (
-            is_empty
-            and block.state is DrafterState.PAUSED
-            and not self.opening.reproducible  # whether it comes in time must not matter there
-        )
 
     def _check_place(self, block: DraftBlock) -> None:
         end = len(self.tokens) + len(self.tail)
@@ -197,44 +141,28 @@ class VerifierSession:
             return None
         if self._ready_since is None:
             self._ready_since = now
-        # past its patience: until a block comes, a late drafter is not waited for
-        self._gave_up_waiting |= not self.tail and self._expects_drafts()
+        if not self.tail and self._expects_drafts():
+            self._drafter.give_up()
         room = self._room()
-        num_drafts = self._num_judged_next(room)
+        num_drafts = self._rules.num_judged(self.tail, room)
         takes_bonus = len(self.tail) == num_drafts < room and self._may_take_bonus()
         return PassPlan(self._num_uncached(), num_drafts, wants_next=num_drafts == 0 or takes_bonus)
 
-    def _num_judged_next(self, room: int) -> int:
-        """Drafts of the tail that the next pass judges."""
-        if self._judges_by_block:
-            return min(self.tail.first_block, room)
-        return min(len(self.tail), self._max_drafts, room)
-
     def ready_at(self, now: float) -> float | None:
         """When `plan` has something; None if only an event can change that."""
-        if self.table is None or self._room() < self._least_room():
+        if self.table is None or self._room() < self._rules.least_room(self.tail, self._left()):
             return None
         if self.tail or not self._expects_drafts():
             return now
-        if self._idle_since is None:
-            self._idle_since = now
-        return self._idle_since + self._patience_s
+        return self._drafter.waits_until(now)
 
     def _room(self) -> int:
         """Tokens that may be committed now."""
         return min(self.opening.max_length, self._committed_limit) - len(self.tokens)
 
-    def _least_room(self) -> int:
-        """Room without which nothing runs, where commit credit must not shape the output.
-
-        Block verification takes no part of a block.
-        """
-        left = self.opening.max_length - len(self.tokens)
-        if self.opening.reproducible and self._stops_and_waits:
-            return max(1, min(len(self.tail) + 1, left))  # so that credit withholds no bonus
-        if self._judges_by_block:
-            return max(1, min(self.tail.first_block, left))
-        return 1
+    def _left(self) -> int:
+        """Tokens to the session's full length."""
+        return self.opening.max_length - len(self.tokens)
 
     @property
     def num_cached(self) -> int:
@@ -245,37 +173,15 @@ class VerifierSession:
         return len(self.tokens) - self.num_cached
 
     def _expects_drafts(self) -> bool:
-        """Whether waiting may bring drafts: not from a drafter that is off, late or at rest."""
-        is_first = len(self.tokens) == len(self.opening.token_ids)  # drafting never delays it
-        return (
-            self._speculation
-            and not self._gave_up_waiting
-            and not is_first
-            and not self._drafter_rests()
-        )
-
-    def _drafter_rests(self) -> bool:
-        """Whether the drafter waits for us, with no verdict on the way that would wake it."""
-        return self._drafter_state is DrafterState.ENDED or (
-            self._drafter_state is DrafterState.PAUSED and self._known_committed == len(self.tokens)
-        )
+        """Whether waiting may bring drafts; the first token is never delayed by drafting."""
+        num_committed = len(self.tokens)
+        is_first = num_committed == len(self.opening.token_ids)
+        return not is_first and self._drafter.expects_drafts(num_committed)
 
     def _may_take_bonus(self) -> bool:
-        """Whether a token after full acceptance leaves the drafter's further drafts alive.
-
-        A deterministic target token does not depend on the drafts: the drafter's next token is
-        simply compared with it. A sampled one would mostly differ from what a running drafter
-        guessed, and void more than it brings. And where the output must not depend on timing,
-        whether the drafter rests may not decide, unless it always does after a block.
-        """
-        if self._params.is_deterministic or not self._speculation:
-            return True
-        return self._drafter_rests() and (self._stops_and_waits or not self.opening.reproducible)
-
-    @property
-    def _stops_and_waits(self) -> bool:
-        """Whether the drafter always rests after a block."""
-        return self.opening.window <= self.opening.num_speculative_tokens
+        return self._rules.may_take_bonus(
+            is_drafting=self._drafter.is_on, drafter_rests=self._drafter.rests(len(self.tokens))
+        )
 
     @property
     def wants_prompt_logprobs(self) -> bool:
@@ -298,8 +204,8 @@ class VerifierSession:
         uncached = self.tokens[self.table.length :][:num_tokens]
         return uncached + self.tail.token_ids[: num_tokens - len(uncached)]
 
-    def trial(self, plan: PassPlan) -> Trial:
-        """What the judge needs to know of a planned pass."""
+    def trial(self, plan: PassPlan, *, wants_probs: bool) -> Trial:
+        """What the judge needs to know of a planned pass; for `wants_probs` see `Trial`."""
         drafts = tuple(self.tail.token_ids[: plan.num_drafts])
         return Trial(
             params=self._params,
@@ -311,6 +217,7 @@ class VerifierSession:
             epoch=self.epoch,
             num_rows=plan.num_rows,
             masks=() if self._guidance is None else self._guidance.masks(drafts, plan.num_rows),
+            wants_probs=wants_probs,
         )
 
     def distrust(self, error: PacelineError) -> None:
@@ -339,52 +246,32 @@ class VerifierSession:
         if self._guidance is not None:
             judgement = self._guidance.settle(judgement, self.tail.token_ids)
         base = len(self.tokens)
-        decided = self.tail.token_ids[: judgement.accepted_length]
-        if judgement.next_token is not None:
-            decided.append(judgement.next_token)
-        committed, finish_reason = self._cut(decided)
-        accepted_length = min(judgement.accepted_length, len(committed))
-        has_next = len(committed) > accepted_length
-        next_origin = self._next_origin(plan, judgement) if has_next else None
+        drafts = self.tail.token_ids[: plan.num_drafts]
+        decision = decide(judgement, drafts, base=base, opening=self.opening, end_ids=self._end_ids)
         self.tail.consume(plan.num_drafts)
         if judgement.accepted_length < plan.num_drafts:
             self.epoch += 1
             self._discard(self.tail.clear(), "rejected")
-        self._idle_since = self._ready_since = None
+        self._ready_since = None
+        self._drafter.end_wait()
         cached_prompt_tokens = self.num_reused if base == self.opening.prompt_length else 0
-        self.tokens.extend(committed)
+        self.tokens.extend(decision.token_ids)
         self.table.truncate(min(self.table.length, len(self.tokens) - 1))
+        num_committed = len(decision.token_ids)
         discarded, self._num_discarded = self._num_discarded, 0
         return Verdict(
             session_id=self.opening.session_id,
             epoch=self.epoch,
             base=base,
-            token_ids=tuple(committed),
-            accepted_length=accepted_length,
-            next_origin=next_origin,
+            token_ids=tuple(decision.token_ids),
+            accepted_length=decision.accepted_length,
+            next_origin=decision.next_origin,
             num_judged=plan.num_drafts,
-            finish_reason=finish_reason,
-            logprobs=tuple(TokenLogprobs(*row) for row in judgement.logprobs[: len(committed)]),
+            finish_reason=decision.finish_reason,
+            logprobs=tuple(TokenLogprobs(*row) for row in judgement.logprobs[:num_committed]),
             kv_length=self.table.length,
             timings=timings,
             num_discarded=discarded,
-            target_probs=judgement.target_probs[: len(committed)],
+            target_probs=judgement.target_probs[:num_committed],
             cached_prompt_tokens=cached_prompt_tokens,
         )
-
-    def _cut(self, decided: list[int]) -> tuple[list[int], FinishReason | None]:
-        """Cut at the first end id or at `max_tokens`, token by token."""
-        for count, token_id in enumerate(decided, start=1):
-            if token_id in self._end_ids:
-                return decided[:count], FinishReason.STOP
-            if len(self.tokens) + count >= self.opening.max_length:
-                return decided[:count], FinishReason.LENGTH
-        return decided, None
-
-    def _next_origin(self, plan: PassPlan, judgement: Judgement) -> Origin:
-        if judgement.accepted_length < plan.num_drafts:
-            return Origin.RECOVERED
-        if plan.num_drafts:
-            return Origin.BONUS
-        is_first = len(self.tokens) == self.opening.prompt_length
-        return Origin.PREFILL if is_first else Origin.AUTOREGRESSIVE

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
-
-import torch
-from torch import Tensor
 
 from paceline.config import VerifierConfig
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
@@ -22,10 +18,9 @@ from paceline.runtime.emulated import device_counters
 from paceline.runtime.engine_thread import LinkId, SessionKey
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.prefix_cache import PrefixCache
-from paceline.runtime.runner import Chunk, Runner
+from paceline.runtime.runner import Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.sampling.acceptance import Judgement
-from paceline.sampling.judge import Trial, judge_pass
 from paceline.telemetry.metrics import VerifierMetrics
 from paceline.telemetry.tracing import Tracing
 from paceline.types import (
@@ -40,39 +35,15 @@ from paceline.types import (
     VerifierReply,
     WorkerInfo,
 )
-from verifier_service.guidance import Guidance
-from verifier_service.session import PassPlan, VerifierSession
+from verifier_service.opening import open_session
+from verifier_service.plan import PassPlan
+from verifier_service.ragged_pass import Entry, run_pass
+from verifier_service.session import VerifierSession
 from verifier_service.traces import VerifierTraces
 
 logger = logging.getLogger(__name__)
 
 Replies: TypeAlias = list[tuple[LinkId, VerifierReply]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One session's part of a pass; `num_granted` below the plan's inputs is a prefill chunk."""
-
-    key: SessionKey
-    session: VerifierSession
-    plan: PassPlan
-    num_granted: int
-
-    @property
-    def is_complete(self) -> bool:
-        return self.num_granted == self.plan.num_inputs
-
-    @property
-    def num_trial_rows(self) -> int:
-        """Rows of logits for the judge, the last ones."""
-        return self.plan.num_rows if self.is_complete else 0
-
-    @property
-    def num_prompt_rows(self) -> int:
-        """Rows before them, if the prompt's own log-probabilities are asked for."""
-        if not self.session.wants_prompt_logprobs:
-            return 0
-        return min(self.num_granted, self.plan.num_uncached - 1)
 
 
 class Verifier:
@@ -142,18 +113,7 @@ class Verifier:
     def _open(self, key: SessionKey, opening: OpenSession, now: float) -> None:
         if key in self._sessions:
             raise InvalidArgumentError("session_id", f"{opening.session_id} is already open")
-        check_opening(opening, self._runner)
-        guidance = self._guidance(opening)
-        config = self._config
-        patience_ms = (
-            config.seeded_draft_patience_ms if opening.reproducible else config.draft_patience_ms
-        )
-        session = VerifierSession(
-            opening,
-            patience_s=patience_ms / 1e3,
-            max_drafts=config.max_drafts_per_pass,
-            guidance=guidance,
-        )
+        session = open_session(opening, self._runner, self._config, self._grammar)
         keys = (
             ()
             if session.wants_prompt_logprobs
@@ -163,22 +123,6 @@ class Verifier:
         self._sessions[key] = session
         self._traces.open(key, opening, now)
         self._admit()
-
-    def _guidance(self, opening: OpenSession) -> Guidance | None:
-        """What guides the session, from where its committed tokens end; None if nothing does."""
-        if not opening.grammar:
-            return None
-        if self._grammar is None:
-            raise InvalidArgumentError("grammar", "this verifier guides no output")
-        matcher = self._grammar.matcher(
-            opening.grammar,
-            prompt_length=opening.prompt_length,
-            end_ids=opening.eos_token_ids,
-        )
-        matcher.extend(opening.token_ids[opening.prompt_length :])
-        if matcher.length < len(opening.token_ids):
-            raise InvalidArgumentError("token_ids", "what was committed does not fit the grammar")
-        return Guidance(matcher)
 
     def close_link(self, link: LinkId) -> None:
         """Free all sessions of a link."""
@@ -230,7 +174,7 @@ class Verifier:
             replies += self._run(entries, now)
         return [*self._traces.take_farewells(), *replies]
 
-    def _schedule(self, now: float) -> list[_Entry]:
+    def _schedule(self, now: float) -> list[Entry]:
         """Decoding sessions first, least recently served first; prompts share what is left."""
         decodes: list[tuple[SessionKey, VerifierSession, PassPlan]] = []
         prefills: list[tuple[SessionKey, VerifierSession, PassPlan]] = []
@@ -249,7 +193,7 @@ class Verifier:
         for (key, session, plan), granted in wanted:
             if granted:
                 session.last_served = next(self._turn)
-                entries.append(_Entry(key, session, plan, plan.chunk_of(granted)))
+                entries.append(Entry(key, session, plan, plan.chunk_of(granted)))
         return entries
 
     def _adopt_prefix(self, session: VerifierSession) -> None:
@@ -267,7 +211,7 @@ class Verifier:
         salt = session.opening.cache_salt
         self._prefixes.publish(session.table, session.tokens, session.num_cached, salt=salt)
 
-    def _run(self, entries: list[_Entry], now: float) -> Replies:
+    def _run(self, entries: list[Entry], now: float) -> Replies:
         """One pass; if it fails, each session alone, so that a bad one hurts no other."""
         try:
             return self._pass(entries, now)
@@ -287,45 +231,31 @@ class Verifier:
                 )
             ]
 
-    def _pass(self, entries: list[_Entry], now: float) -> Replies:
-        started = time.perf_counter()
+    def _pass(self, entries: list[Entry], now: float) -> Replies:
         if self._traces:
             self._traces.pass_begins(entry.key for entry in entries)
-        bases = [entry.session.num_cached + 1 for entry in entries]
-        logits = self._runner.forward([_chunk(entry) for entry in entries])
-        forwarded = time.perf_counter()
-        logits, read = _split_prompt_rows(logits, entries, bases)
-        complete = [entry for entry in entries if entry.is_complete]
-        judgements = judge_pass(logits, [self._trial(entry) for entry in complete])
-        judged = time.perf_counter()
-        timings = PassTimings(
-            queue_us=0,
-            forward_us=int((forwarded - started) * 1e6),
-            judge_us=int((judged - forwarded) * 1e6),
-            rows=sum(entry.num_granted for entry in entries),
-            sessions=len(entries),
-        )
-        self.metrics.passed(seconds=judged - started, rows=timings.rows, sessions=timings.sessions)
-        for entry, base in zip(entries, bases, strict=True):
-            num_opened = len(entry.session.opening.token_ids)
-            prompt = range(base - 1, min(entry.session.num_cached, num_opened))
-            self._prefixes.count_computed(len(prompt))
+        result = run_pass(self._runner, entries, with_probs=self._with_probs(entries))
+        timings = result.timings
+        self.metrics.passed(seconds=result.seconds, rows=timings.rows, sessions=timings.sessions)
+        self._prefixes.count_computed(result.num_prompt_tokens)
+        for entry in entries:
             if not entry.is_complete:
                 self._publish_prefix(entry.session)
-        replies = read + [
-            self._commit(entry, judgement, replace(timings, queue_us=entry.session.waited_us(now)))
-            for entry, judgement in zip(complete, judgements, strict=True)
-        ]
+        replies: Replies = [(key[0], read) for key, read in result.prompt_logprobs]
+        for entry, judgement in result.judged:
+            queue_us = entry.session.waited_us(now)
+            replies.append(self._commit(entry, judgement, replace(timings, queue_us=queue_us)))
         self._traces.pass_ends(timings)
         return replies
 
-    def _trial(self, entry: _Entry) -> Trial:
-        trial = entry.session.trial(entry.plan)
-        asked = bool(self._traces) and self._traces.asks_for_probs(entry.key)
-        return replace(trial, wants_probs=True) if asked else trial
+    def _with_probs(self, entries: list[Entry]) -> set[SessionKey]:
+        """The sessions that are traced so closely that they tell the target's probabilities."""
+        if not self._traces:
+            return set()
+        return {entry.key for entry in entries if self._traces.asks_for_probs(entry.key)}
 
     def _commit(
-        self, entry: _Entry, judgement: Judgement | PacelineError, timings: PassTimings
+        self, entry: Entry, judgement: Judgement | PacelineError, timings: PassTimings
     ) -> tuple[LinkId, VerifierReply]:
         if isinstance(judgement, PacelineError):
             entry.session.distrust(judgement)
@@ -362,51 +292,3 @@ class Verifier:
             waiting_sessions=len(self._waiting),
             counters=self.counters | self._prefixes.counters | device_counters(self._runner),
         )
-
-
-def _chunk(entry: _Entry) -> Chunk:
-    session = entry.session
-    assert session.table is not None
-    num_logits = entry.num_prompt_rows + entry.num_trial_rows
-    return Chunk(session.table, session.inputs(entry.num_granted), num_logits)
-
-
-def _split_prompt_rows(
-    logits: Tensor, entries: list[_Entry], bases: list[int]
-) -> tuple[Tensor, Replies]:
-    """Take the prompts' own rows, which come first in each entry's, out of a pass's logits."""
-    counts = [entry.num_prompt_rows for entry in entries]
-    if not any(counts):
-        return logits, []
-    parts = logits.split([entry.num_prompt_rows + entry.num_trial_rows for entry in entries])
-    replies: Replies = [
-        (entry.key[0], entry.session.prompt_logprobs(base, part[:count]))
-        for entry, base, part, count in zip(entries, bases, parts, counts, strict=True)
-        if count
-    ]
-    rest = [part[count:] for part, count in zip(parts, counts, strict=True)]
-    return torch.cat(rest), replies
-
-
-def check_opening(opening: OpenSession, runner: Runner) -> None:
-    """Raise `InvalidArgumentError` unless this model can serve the session."""
-    if not opening.token_ids or not 1 <= opening.prompt_length <= len(opening.token_ids):
-        raise InvalidArgumentError("token_ids", "the prompt is empty")
-    if opening.vocab_size != runner.vocab_size:
-        raise InvalidArgumentError(
-            "vocab_size", f"{opening.vocab_size} is not the target's {runner.vocab_size}"
-        )
-    wrong = next((i for i in opening.token_ids if not 0 <= i < opening.vocab_size), None)
-    if wrong is not None:
-        raise InvalidArgumentError(
-            "token_ids", f"{wrong} is outside the vocabulary of {opening.vocab_size}"
-        )
-    if opening.max_length > runner.context_length:
-        raise InvalidArgumentError(
-            "max_tokens",
-            f"prompt of {opening.prompt_length} and {opening.sampling.max_tokens} new tokens exceed"
-            f" the context of {runner.context_length}",
-        )
-    if len(opening.token_ids) >= opening.max_length:
-        raise InvalidArgumentError("max_tokens", "is used up already")
-    opening.sampling.check_vocabulary(opening.vocab_size)

@@ -148,7 +148,7 @@ class TimedServices:
         return {
             "orchestrator.relay": lambda: self.clock.now,
             "drafter_service.engine": lambda: self.drafter.meter.seconds,
-            "verifier_service.verifier": lambda: self.verifier.meter.seconds,
+            "verifier_service.ragged_pass": lambda: self.verifier.meter.seconds,
         }
 
     def run(

@@ -178,7 +178,7 @@ def test_logits_that_are_not_numbers_end_only_their_session() -> None:
 
 def test_a_judge_that_fails_leaves_the_cache_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """D07: what the pass cached is rolled back before the sessions are run again."""
-    from verifier_service import verifier as module
+    from verifier_service import ragged_pass as module
 
     judge, failures = module.judge_pass, iter([True])
 

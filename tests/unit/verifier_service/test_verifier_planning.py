@@ -9,7 +9,7 @@ from verifier_harness import PATIENCE_S, SessionBench, block
 
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.types import DrafterState, Origin
-from verifier_service.session import PassPlan
+from verifier_service.plan import PassPlan
 
 SAMPLED = SamplingParams(temperature=1.0, max_tokens=50)
 COUPLED = SamplingParams(temperature=1.0, acceptance=Acceptance.COUPLED, max_tokens=50)

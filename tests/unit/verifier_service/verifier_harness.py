@@ -24,7 +24,8 @@ from paceline.types import (
     Verdict,
     VerifierEvent,
 )
-from verifier_service.session import PassPlan, VerifierSession
+from verifier_service.plan import PassPlan
+from verifier_service.session import VerifierSession
 from verifier_service.verifier import Verifier
 
 VOCAB = 11
