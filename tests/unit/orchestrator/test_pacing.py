@@ -1,0 +1,99 @@
+"""What a session's messages say about its drafts, each of them once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.estimates import PassCost
+from orchestrator.pacing import Pacing
+from paceline.types import DraftBlock, DrafterState, Origin, PassTimings, Verdict
+
+
+class Recorder:
+    """Stands where the window controller stands."""
+
+    plan = None
+
+    def __init__(self) -> None:
+        self.overtaken: list[tuple[int, int]] = []
+        self.verdicts: list[tuple[int, int]] = []
+        self.round_trips: list[float] = []
+
+    def saw_block(self, **values: Any) -> None:
+        pass
+
+    def saw_round_trip(self, seconds: float) -> None:
+        self.round_trips.append(seconds)
+
+    def saw_overtaken(self, *, compared: int, agreed: int) -> None:
+        if compared:
+            self.overtaken.append((compared, agreed))
+
+    def saw_verdict(self, *, judged: int, accepted: int, **values: Any) -> None:
+        self.verdicts.append((judged, accepted))
+
+
+def pacing() -> tuple[Pacing, Recorder]:
+    recorder = Recorder()
+    return Pacing(recorder, PassCost()), recorder  # type: ignore[arg-type]
+
+
+def block(base: int, *token_ids: int) -> DraftBlock:
+    return DraftBlock(1, 0, base, token_ids, None, base, DrafterState.RUNNING, base, 50)
+
+
+def verdict(base: int, *token_ids: int, judged: int = 0, accepted: int = 0) -> Verdict:
+    has_next = len(token_ids) > accepted
+    return Verdict(
+        session_id=1,
+        epoch=0,
+        base=base,
+        token_ids=token_ids,
+        accepted_length=accepted,
+        next_origin=Origin.AUTOREGRESSIVE if has_next else None,
+        num_judged=judged,
+        finish_reason=None,
+        logprobs=(),
+        kv_length=base,
+        timings=PassTimings(0, 30_000, 0, 1, 1),
+        num_discarded=0,
+    )
+
+
+def test_a_draft_on_its_way_is_compared_with_what_was_decoded_in_its_place() -> None:
+    paced, seen = pacing()
+    paced.drafted(block(10, 5, 6, 7), [], 0.0)
+    paced.judged(verdict(10, 5), 1, 0.1)
+    assert seen.overtaken == [(1, 1)]
+    paced.judged(verdict(11, 99), 1, 0.2)
+    assert seen.overtaken == [(1, 1), (1, 0)]
+    paced.judged(verdict(12, 7), 1, 0.3)
+    assert seen.overtaken == [(1, 1), (1, 0)], "what follows a wrong draft says nothing"
+
+
+def test_a_block_that_comes_too_late_counts_up_to_its_first_difference() -> None:
+    paced, seen = pacing()
+    paced.drafted(block(10, 5, 6, 7), [5, 99], 0.0)
+    assert seen.overtaken == [(2, 1)]
+    paced.judged(verdict(12, 1), 1, 0.1)
+    assert seen.overtaken == [(2, 1)], "the verifier has dropped it"
+
+
+def test_judged_drafts_are_not_compared_as_well() -> None:
+    paced, seen = pacing()
+    paced.drafted(block(10, 5, 6), [], 0.0)
+    paced.drafted(block(12, 7, 8), [], 0.0)
+    paced.judged(verdict(10, 5, 6, 7, judged=2, accepted=2), 1, 0.1)
+    assert seen.verdicts == [(2, 2)]
+    assert seen.overtaken == [(1, 1)], "the bonus took the place of a draft"
+    paced.judged(verdict(13, 9, judged=1, accepted=0), 1, 0.2)
+    paced.judged(verdict(14, 8), 1, 0.3)
+    assert seen.overtaken == [(1, 1)]
+
+
+def test_the_round_trip_is_the_least_that_was_seen_both_ways() -> None:
+    paced, seen = pacing()
+    paced.advanced(10, 1.0)
+    paced.drafted(block(10, 5, 6), [], 1.020)  # 50 us of drafting in it
+    paced.judged(verdict(10, 5, 6, judged=2, accepted=2), 1, 1.060)  # 30 ms of pass in it
+    assert abs(seen.round_trips[-1] - (0.020 - 0.00005 + 0.010)) < 1e-9

@@ -1,0 +1,66 @@
+"""What an adaptive window makes the relay say, from the opening on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from test_relay import RelayBench
+from worker_fakes import rest
+
+from paceline.types import Advance, OpenSession, SetSpeculation
+
+ADAPTIVE: dict[str, Any] = {"adaptive": True, "start_window": 6, "window": 8}
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[RelayBench]:
+    bench = await RelayBench().connect()
+    yield bench
+    await bench.router.close()
+
+
+async def test_alone_it_starts_as_configured(bench: RelayBench) -> None:
+    bench.start(**ADAPTIVE)
+    opening, advance = bench.heard_by(bench.drafter)
+    assert isinstance(opening, OpenSession)
+    assert opening.window == 8, "the limit"
+    assert (advance.window, advance.num_speculative_tokens, advance.token_ids) == (6, 4, ())
+    (opened,) = bench.heard_by(bench.verifiers[0])
+    assert isinstance(opened, OpenSession), "the configured patience holds"
+
+
+async def test_in_company_nobody_waits_for_drafts_that_nobody_knows(bench: RelayBench) -> None:
+    bench.start(**ADAPTIVE)
+    bench.heard_by(bench.drafter)
+    bench.heard_by(bench.verifiers[0])
+    bench.start(**ADAPTIVE)
+    _, advance = bench.heard_by(bench.drafter)
+    assert isinstance(advance, Advance)
+    assert advance.window == 0
+    _, told = bench.heard_by(bench.verifiers[0])
+    assert told == SetSpeculation(bench.verifier_id, enabled=True, patience_us=0)
+
+
+async def test_a_reopened_session_tells_its_new_verifier_too(bench: RelayBench) -> None:
+    await bench.verifiers[1].start()
+    first = bench.start(failover_timeout_s=1.0, **ADAPTIVE)
+    home = next(v for v in bench.verifiers if v.num_sessions == 1)
+    other = next(v for v in bench.verifiers if v is not home)
+    home.is_draining = True  # so that the second one opens elsewhere
+    bench.start(failover_timeout_s=1.0, **ADAPTIVE)
+    bench.heard_by(other)
+    home.lose()
+    await rest()
+    opening, told = bench.heard_by(other)
+    assert isinstance(opening, OpenSession)
+    assert told == SetSpeculation(opening.session_id, enabled=True, patience_us=0)
+    first.close()
+
+
+async def test_without_adaptation_nothing_of_it_is_said(bench: RelayBench) -> None:
+    bench.start()
+    bench.start()
+    sent = [*bench.heard_by(bench.drafter), *bench.heard_by(bench.verifiers[0])]
+    assert all(isinstance(event, OpenSession) for event in sent)
