@@ -75,8 +75,6 @@ def connect(ray_address: str | None, *, namespace: str, members: Sequence[Member
             )
         else:
             _init(address=address, namespace=namespace)
-    # Ray's own messages about dead workers would mix with ours: `Cluster` reports them in one line.
-    ray_worker._worker_logs_enabled = False
     return Connection(started=address is None, attached=True)
 
 
@@ -103,6 +101,9 @@ def address() -> str:
 
 
 def _init(**arguments: Any) -> None:
+    # Ray's own messages about dead workers and nodes would mix with ours, from the first moment on
+    # also those of before: `Cluster` reports them in one line.
+    ray_worker._worker_logs_enabled = False
     try:
         ray.init(logging_level=logging.ERROR, log_to_driver=False, **arguments)
     except (ConnectionError, RuntimeError, ValueError) as error:
