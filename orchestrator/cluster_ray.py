@@ -16,10 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import ray
 from ray._private import services
 from ray._private import state as ray_state
 from ray._private import worker as ray_worker
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
 from ray._private.utils import read_ray_address
 
 from orchestrator.cluster_members import Member, Node, is_actor_name
@@ -104,6 +108,9 @@ def _init(**arguments: Any) -> None:
     # Ray's own messages about dead workers and nodes would mix with ours, from the first moment on
     # also those of before: `Cluster` reports them in one line.
     ray_worker._worker_logs_enabled = False
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    if _asks_for_token(arguments["address"]):
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
         ray.init(logging_level=logging.ERROR, log_to_driver=False, **arguments)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -115,6 +122,19 @@ def _init(**arguments: Any) -> None:
         # What Ray makes of a SIGTERM in the meantime.
         ray.shutdown()
         raise StartupError("interrupted while connecting to Ray") from error
+
+
+def _asks_for_token(address: str) -> bool:
+    """Whether a Ray of this machine takes this user's token only, as one started by `up` does.
+
+    Ray itself sends the token unasked only to a cluster that it found by itself, and a cluster
+    without tokens refuses callers that send one.
+    """
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if f"--gcs-address={address}" in process.cmdline():
+                return process.environ().get("RAY_AUTH_MODE", "").lower() == "token"
+    return False
 
 
 def _find(ray_address: str | None) -> str | None:
