@@ -167,3 +167,14 @@ async def test_a_member_that_dies_while_another_is_added_is_back_too(
         addresses = [p.address for p in cluster.placed if p.member.role is Role.DRAFTER]
         following = told(cluster.orchestrator_address, drafters=addresses)
         await asyncio.wait_for(following, WAIT_S)
+
+
+async def test_a_local_ray_that_up_started_is_scaled_by_its_address(up: Callable[..., Up]) -> None:
+    """It asks for this user's Ray token."""
+    running = up(free_ports({"cluster": {"ray_address": "local"}}))
+    address = running.line_with("started a local Ray").split()[-1]
+    running.line_with("ready at")
+    done = await asyncio.to_thread(paceline, "scale", "drafter", "2", "--ray-address", address)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("replicas: verifier 1, drafter 2, orchestrator 1\n")
+    assert done.stderr == ""
