@@ -6,6 +6,7 @@ top-p, min-p, typical-p. Each row has its own parameters and its own prefix.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -129,11 +130,12 @@ def adjust_logits(logits: Tensor, rows: Sequence[RowContext]) -> Tensor:
 
 
 def _check_peaks(peaks: Tensor, rows: Sequence[RowContext]) -> None:
-    finite = peaks.isfinite().flatten()
-    if bool(finite.all()):
+    # a few numbers: asking Python is one call where tensors take four
+    values: list[float] = peaks.flatten().tolist()
+    index = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
+    if index is None:
         return
-    index = int((~finite).nonzero()[0])
-    if float(peaks[index]) != NEGATIVE_INFINITY:
+    if values[index] != NEGATIVE_INFINITY:
         raise PacelineError("the model's logits are not finite numbers")
     params = rows[index].params
     field = "allowed_token_ids" if params.allowed_token_ids else "bad_words_token_ids"
