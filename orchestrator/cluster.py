@@ -10,9 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 
-from orchestrator.cluster_actors import LOOPBACK_HOSTS, Launch, Placed
 from orchestrator.cluster_control import Control
+from orchestrator.cluster_directory import Directory
 from orchestrator.cluster_keeper import Keeper, Surroundings
+from orchestrator.cluster_launch import LOOPBACK_HOSTS, Launch, Placed
 from orchestrator.cluster_members import Member, Node, Role, members_of, unused_gpus
 from orchestrator.cluster_ray import Connection, address, clear_leftovers, connect, live_nodes
 from orchestrator.cluster_reservation import Room, reserve
@@ -22,7 +23,6 @@ from orchestrator.cluster_scaling import (
     other_differences,
     replicas_of,
 )
-from orchestrator.worker_set import WorkerSet
 from paceline.config import Config
 from paceline.errors import PacelineError
 
@@ -63,7 +63,7 @@ class Cluster:
         self._hosts: frozenset[str] = frozenset()
         self._expose = False
         self._keepers: list[Keeper] = []
-        self._version = 0
+        self._directory = Directory(config, lambda: self._keepers)
         self._scaling = asyncio.Lock()
         self._control = Control(config.cluster.namespace, lambda: self.replicas, self.scale)
         self._surroundings = Surroundings(
@@ -71,7 +71,7 @@ class Cluster:
             start_timeout_s=config.cluster.start_timeout_s,
             launch_of=self._launch_of,
             find_room=self._find_room,
-            on_change=self._announce,
+            on_change=self._directory.announce,
             report=report,
         )
 
@@ -100,7 +100,7 @@ class Cluster:
     @property
     def orchestrator_address(self) -> str:
         """HOST:PORT of the first orchestrator."""
-        return self._addresses(Role.ORCHESTRATOR)[0]
+        return self._directory.addresses(Role.ORCHESTRATOR)[0]
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -212,55 +212,12 @@ class Cluster:
             and other.room.node.address == room.node.address
         ]
         return Launch(
-            config=self._config_for(member),
+            config=self._directory.config_for(member),
             entry_point=self._entry_points[member.role],
             member=member,
             expose=self._expose,
             previous_port=None if before is None else int(before.address.rpartition(":")[2]),
             is_first=not any(k.placed or k.member.index < member.index for k in others),
-        )
-
-    # --- who knows whom ---------------------------------------------------------------------
-
-    def _addresses(self, role: Role) -> tuple[str, ...]:
-        return tuple(
-            keeper.placed.address
-            for keeper in self._keepers
-            if keeper.member.role is role and keeper.placed is not None and not keeper.is_leaving
-        )
-
-    def _worker_set(self) -> WorkerSet:
-        """The workers, those that the file names first."""
-        section = self._config.orchestrator
-        return WorkerSet(
-            version=self._version,
-            verifiers=section.verifiers + self._addresses(Role.VERIFIER),
-            drafters=(section.drafters or ()) + self._addresses(Role.DRAFTER),
-        )
-
-    def _config_for(self, member: Member) -> Config:
-        if member.role is not Role.ORCHESTRATOR:
-            return self._config
-        workers, section = self._worker_set(), self._config.orchestrator
-        section = section.model_copy(
-            update={
-                "drafters": workers.drafters,
-                "verifiers": workers.verifiers,
-                "require_drafter": section.require_drafter and bool(workers.drafters),
-            }
-        )
-        return self._config.model_copy(update={"orchestrator": section})
-
-    async def _announce(self, grace_s: float = 0.0) -> None:
-        """Tell every orchestrator which workers there are; returns when the others are drained."""
-        self._version += 1
-        workers = self._worker_set()
-        await asyncio.gather(
-            *(
-                keeper.service.update_workers(workers, grace_s=grace_s)
-                for keeper in self._keepers
-                if keeper.member.role is Role.ORCHESTRATOR and keeper.placed is not None
-            )
         )
 
     # --- scaling ----------------------------------------------------------------------------
@@ -280,7 +237,7 @@ class Cluster:
             todo = changes(self._config, desired, (k.member for k in self._keepers))
             if todo.add:
                 await self._add(todo.add)
-                await self._announce()
+                await self._directory.announce()
                 for keeper in self._keepers:
                     keeper.supervise()
             leaving = [k for k in self._keepers if k.member in todo.remove]
@@ -300,7 +257,7 @@ class Cluster:
         for keeper in keepers:
             keeper.is_leaving = True
             await keeper.stop_supervising()
-        await self._announce(grace_s)
+        await self._directory.announce(grace_s)
         await asyncio.gather(*(keeper.stop(grace_s) for keeper in keepers))
         self._keepers = [keeper for keeper in self._keepers if keeper not in keepers]
 

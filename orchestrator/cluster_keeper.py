@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from orchestrator.cluster_actors import HostedService, Launch, Placed
+from orchestrator.cluster_actors import HostedService
+from orchestrator.cluster_launch import Launch, Placed
 from orchestrator.cluster_members import Member
 from orchestrator.cluster_ray import is_alive
 from orchestrator.cluster_reservation import Room

@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.cluster import ENTRY_POINTS, Cluster
-from orchestrator.cluster_actors import Placed
 from orchestrator.cluster_control import ask
+from orchestrator.cluster_launch import Placed
 from orchestrator.cluster_members import Role
 from paceline.client import Client
 from paceline.config import Config
