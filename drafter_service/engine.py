@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from drafter_service.drafter import Drafter, Proposal, ProposeRequest
 from drafter_service.session import DraftSession
 from drafter_service.traces import DrafterTraces
-from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
+from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
 from paceline.logs import session_fields
 from paceline.runtime.engine_thread import LinkId, SessionKey
 from paceline.telemetry.metrics import DrafterMetrics
@@ -100,8 +100,7 @@ class DrafterEngine:
 
     def _fail(self, key: SessionKey, error: Exception) -> tuple[LinkId, SessionError]:
         self._free(key, error)
-        code = error.code if isinstance(error, PacelineError) else "INTERNAL"
-        return key[0], SessionError(key[1], code, str(error) or type(error).__name__)
+        return key[0], SessionError(key[1], *describe_error(error))
 
     def _free(self, key: SessionKey, error: Exception | None = None) -> None:
         self._traces.close(key, error)
@@ -141,9 +140,9 @@ class DrafterEngine:
             if len(asked) > 1:
                 return [reply for request in asked for reply in self._run([request])]
             logger.exception("drafting failed", extra=self._about(asked[0].key))
-            known = isinstance(error, PacelineError)
-            failure = error if known else UnavailableError(f"drafting failed: {error!r}")
-            return [self._fail(asked[0].key, failure)]
+            if not isinstance(error, PacelineError):
+                error = UnavailableError(f"drafting failed: {describe_error(error)[1]}")
+            return [self._fail(asked[0].key, error)]
         seconds = time.perf_counter() - started
         self.metrics.stepped(seconds=seconds, sessions=len(asked))
         return [

@@ -88,3 +88,17 @@ class VocabularyMismatchError(StartupError):
 
 class PlacementError(StartupError):
     """The cluster lacks the resources that were asked for."""
+
+
+# Statuses travel in HTTP/2 trailers, which peers limit to 8 KiB in all.
+_MAX_MESSAGE_CHARS = 1500
+
+
+def describe_error(error: BaseException) -> tuple[str, str]:
+    """Code name and message for a client; internals of an unexpected exception stay out of it."""
+    if isinstance(error, PacelineError):
+        message = str(error) or type(error).__name__
+        if len(message) > _MAX_MESSAGE_CHARS:
+            message = message[:_MAX_MESSAGE_CHARS] + " …"
+        return error.code, message
+    return PacelineError.code, f"unexpected {type(error).__name__}; see the server's log"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from paceline.config import VerifierConfig
-from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
+from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
 from paceline.logs import session_fields
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.emulated import device_counters
@@ -137,8 +137,7 @@ class Verifier:
 
     def _fail(self, key: SessionKey, error: Exception) -> tuple[LinkId, SessionError]:
         self._free(key, error)
-        code = error.code if isinstance(error, PacelineError) else "INTERNAL"
-        return key[0], SessionError(key[1], code, str(error) or type(error).__name__)
+        return key[0], SessionError(key[1], *describe_error(error))
 
     def _free(self, key: SessionKey, error: Exception | None = None) -> None:
         self._traces.close(key, error)
@@ -221,15 +220,9 @@ class Verifier:
             if len(entries) > 1:
                 return [reply for entry in entries for reply in self._run([entry], now)]
             logger.exception("a pass failed", extra=self._about(entries[0].key))
-            known = isinstance(error, PacelineError)
-            return [
-                self._fail(
-                    entries[0].key,
-                    error
-                    if known
-                    else UnavailableError(f"verification failed: {type(error).__name__}: {error}"),
-                )
-            ]
+            if not isinstance(error, PacelineError):
+                error = UnavailableError(f"verification failed: {describe_error(error)[1]}")
+            return [self._fail(entries[0].key, error)]
 
     def _pass(self, entries: list[Entry], now: float) -> Replies:
         if self._traces:

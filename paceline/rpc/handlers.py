@@ -15,8 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from paceline.errors import PacelineError, UnavailableError
-from paceline.rpc.status import describe_error
+from paceline.errors import PacelineError, UnavailableError, describe_error
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from paceline.errors import (
     StartupError,
     UnauthenticatedError,
     UnavailableError,
+    describe_error,
 )
 from paceline.types import SessionError, SessionId
 
@@ -32,9 +33,6 @@ _CLASSES: dict[str, type[PacelineError]] = {
         StartupError,
     )
 }
-
-# Statuses travel in HTTP/2 trailers, which peers limit to 8 KiB in all.
-_MAX_MESSAGE_CHARS = 1500
 
 
 def status_of(error: PacelineError) -> grpc.StatusCode:
@@ -64,13 +62,3 @@ def session_error(session_id: SessionId, error: BaseException) -> SessionError:
     """The failure of one session in a link; an unexpected exception becomes INTERNAL."""
     code, message = describe_error(error)
     return SessionError(session_id, code, message)
-
-
-def describe_error(error: BaseException) -> tuple[str, str]:
-    """Code name and message for a client; internals of an unexpected exception stay out of it."""
-    if isinstance(error, PacelineError):
-        message = str(error) or type(error).__name__
-        if len(message) > _MAX_MESSAGE_CHARS:
-            message = message[:_MAX_MESSAGE_CHARS] + " …"
-        return error.code, message
-    return PacelineError.code, f"unexpected {type(error).__name__}; see the server's log"
