@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 from orchestrator.estimates import Least, PassCost
 from orchestrator.window_controller import WindowController, WindowPlan
-from paceline.types import DraftBlock, Verdict
+from paceline.types import DraftBlock, DrafterState, Verdict
+
+
+class _Told(NamedTuple):
+    """What the drafter heard last of the committed length."""
+
+    committed: int
+    at: float
+    to_resting: bool
+    """It was not drafting."""
 
 
 class _Relayed(NamedTuple):
@@ -31,7 +40,8 @@ class Pacing:
         self._cost = cost
         self._to_drafter_s = Least()
         self._to_verifier_s = Least()
-        self._advanced: tuple[int, float] | None = None  # committed length last told, and when
+        self._told: _Told | None = None
+        self._last_block: DraftBlock | None = None
         self._relayed: deque[_Relayed] = deque()  # not judged yet
 
     @property
@@ -41,7 +51,9 @@ class Pacing:
 
     def advanced(self, committed: int, now: float) -> None:
         """The drafter was told of a committed length."""
-        self._advanced = (committed, now)
+        last = self._last_block
+        is_resting = last is not None and last.state is not DrafterState.RUNNING
+        self._told = _Told(committed, now, is_resting)
 
     def drafted(self, block: DraftBlock, committed: Sequence[int], now: float) -> None:
         """A block came from the drafter and goes on to the verifier.
@@ -56,8 +68,9 @@ class Pacing:
         num_tokens = len(block.token_ids)
         draft_s = block.draft_us / 1e6
         self._controller.saw_block(num_tokens=num_tokens, draft_s=draft_s)
-        if num_tokens and self._advanced is not None and self._advanced[0] == block.base:
-            self._to_drafter_s.update(now - self._advanced[1] - draft_s)
+        if num_tokens and self._told is not None and self._answers(block, self._told):
+            self._to_drafter_s.update(now - self._told.at - draft_s)
+        self._last_block = block
         if agreed == len(committed):  # else the verifier drops it
             self._relayed.append(_Relayed(block.base, block.token_ids, now))
 
@@ -69,12 +82,13 @@ class Pacing:
         timings = verdict.timings
         pass_s = (timings.forward_us + timings.judge_us) / 1e6
         self._cost.update(timings.rows, pass_s, sessions=timings.sessions)
+        self._forget_before(verdict.base)
+        if verdict.num_judged and self._relayed and self._relayed[0].base == verdict.base:
+            # the session was ready for the pass when the first of the drafts had come
+            waited_s = timings.queue_us / 1e6
+            self._to_verifier_s.update(now - self._relayed[0].relayed_at - waited_s - pass_s)
         end = verdict.base + verdict.num_judged
-        while self._relayed and self._relayed[0].end <= end:
-            block = self._relayed.popleft()
-            if block.end == end and verdict.num_judged:
-                waited_s = timings.queue_us / 1e6
-                self._to_verifier_s.update(now - block.relayed_at - waited_s - pass_s)
+        self._forget_before(end)
         if verdict.accepted_length < verdict.num_judged:
             self._relayed.clear()
         elif verdict.next_origin is not None:
@@ -89,6 +103,19 @@ class Pacing:
             sessions=max(live_sessions, timings.sessions),
         )
         return self._controller.plan
+
+    def _forget_before(self, position: int) -> None:
+        """Of the blocks on their way, those that end there are so no more."""
+        while self._relayed and self._relayed[0].end <= position:
+            self._relayed.popleft()
+
+    def _answers(self, block: DraftBlock, told: _Told) -> bool:
+        """Whether all of a block was drafted after the drafter had heard what it was told.
+
+        A block that was begun before comes sooner than a round trip and its drafting take.
+        """
+        is_of_new_epoch = self._last_block is not None and block.epoch > self._last_block.epoch
+        return block.base == told.committed and (told.to_resting or is_of_new_epoch)
 
     def _compare(self, position: int, token_id: int) -> None:
         """The verifier went on alone at a position; was the draft for it right?"""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from orchestrator.estimates import PassCost
 from orchestrator.pacing import Pacing
 from paceline.types import DraftBlock, DrafterState, Origin, PassTimings, Verdict
@@ -38,11 +40,15 @@ def pacing() -> tuple[Pacing, Recorder]:
     return Pacing(recorder, PassCost()), recorder  # type: ignore[arg-type]
 
 
-def block(base: int, *token_ids: int) -> DraftBlock:
-    return DraftBlock(1, 0, base, token_ids, None, base, DrafterState.RUNNING, base, 50)
+def block(
+    base: int, *token_ids: int, epoch: int = 0, state: DrafterState = DrafterState.RUNNING
+) -> DraftBlock:
+    return DraftBlock(1, epoch, base, token_ids, None, base, state, base, 50)
 
 
-def verdict(base: int, *token_ids: int, judged: int = 0, accepted: int = 0) -> Verdict:
+def verdict(
+    base: int, *token_ids: int, judged: int = 0, accepted: int = 0, queue_us: int = 0
+) -> Verdict:
     has_next = len(token_ids) > accepted
     return Verdict(
         session_id=1,
@@ -55,7 +61,7 @@ def verdict(base: int, *token_ids: int, judged: int = 0, accepted: int = 0) -> V
         finish_reason=None,
         logprobs=(),
         kv_length=base,
-        timings=PassTimings(0, 30_000, 0, 1, 1),
+        timings=PassTimings(queue_us, 30_000, 0, 1, 1),
         num_discarded=0,
     )
 
@@ -93,7 +99,37 @@ def test_judged_drafts_are_not_compared_as_well() -> None:
 
 def test_the_round_trip_is_the_least_that_was_seen_both_ways() -> None:
     paced, seen = pacing()
+    paced.drafted(block(8, 3, 4, state=DrafterState.PAUSED), [], 0.9)
     paced.advanced(10, 1.0)
     paced.drafted(block(10, 5, 6), [], 1.020)  # 50 us of drafting in it
     paced.judged(verdict(10, 5, 6, judged=2, accepted=2), 1, 1.060)  # 30 ms of pass in it
-    assert abs(seen.round_trips[-1] - (0.020 - 0.00005 + 0.010)) < 1e-9
+    assert seen.round_trips == pytest.approx([0.020 - 0.00005 + 0.010])
+
+
+def test_so_it_is_after_a_rejection_which_a_running_drafter_answers_with_a_new_epoch() -> None:
+    paced, seen = pacing()
+    paced.drafted(block(8, 3, 4), [], 0.9)
+    paced.advanced(10, 1.0)
+    paced.drafted(block(10, 5, 6, epoch=1), [], 1.020)
+    paced.judged(verdict(10, 5, 6, judged=2, accepted=2), 1, 1.060)
+    assert seen.round_trips == pytest.approx([0.020 - 0.00005 + 0.010])
+
+
+def test_a_block_begun_before_the_drafter_heard_tells_nothing_of_the_way_there() -> None:
+    paced, seen = pacing()
+    paced.drafted(block(8, 3, 4), [], 0.9)
+    paced.advanced(10, 1.0)
+    paced.drafted(block(10, 5, 6), [], 1.001)
+    paced.judged(verdict(10, 5, 6, judged=2, accepted=2), 1, 1.060)
+    assert seen.round_trips == []
+
+
+def test_a_pass_over_several_blocks_was_waited_for_from_the_first() -> None:
+    paced, seen = pacing()
+    paced.drafted(block(8, 3, 4, state=DrafterState.PAUSED), [], 0.9)
+    paced.advanced(10, 1.0)
+    paced.drafted(block(10, 5, 6), [], 1.020)
+    paced.drafted(block(12, 7, 8), [], 1.040)
+    both = verdict(10, 5, 6, 7, 8, judged=4, accepted=4, queue_us=25_000)
+    paced.judged(both, 1, 1.085)  # the first block came at 1.030, the pass began at 1.055
+    assert seen.round_trips == pytest.approx([0.020 - 0.00005 + 0.010])
