@@ -35,13 +35,14 @@ class Proposal:
     `is_pending`: no draw yet, but the drafter works on it (a prompt in prefill); otherwise an
     empty proposal means that there is nothing to guess from here. `is_waiting`: no draw before
     other sessions leave room. `error`: the session cannot be
-    drafted for.
+    drafted for. `num_read`: tokens of the sequence that a model read for it.
     """
 
     draws: Sequence[Draw] = ()
     is_pending: bool = False
     is_waiting: bool = False
     error: PacelineError | None = None
+    num_read: int = 0
 
 
 class Drafter(Protocol):

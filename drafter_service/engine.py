@@ -145,13 +145,19 @@ class DrafterEngine:
             return [self._fail(asked[0].key, error)]
         seconds = time.perf_counter() - started
         self.metrics.stepped(seconds=seconds, sessions=len(asked))
+        reads = any(map(self._reads_much, asked, proposals))
+        draw_s = None if reads else seconds
         return [
             reply
             for request, proposal in zip(asked, proposals, strict=True)
-            for reply in self._take(self._sessions[request.key], proposal, seconds)
+            for reply in self._take(self._sessions[request.key], proposal, draw_s)
         ]
 
-    def _take(self, session: DraftSession, proposal: Proposal, seconds: float) -> Replies:
+    def _reads_much(self, request: ProposeRequest, proposal: Proposal) -> bool:
+        """Whether a step read more than a block: its time is not that of a draft token."""
+        return proposal.num_read > 1 + self._sessions[request.key].block_length
+
+    def _take(self, session: DraftSession, proposal: Proposal, seconds: float | None) -> Replies:
         if self._traces:
             self._traces.proposed(
                 session.key,

@@ -86,7 +86,7 @@ class ModelDrafter:
         finishing: list[int] = []
         for index, granted in self._schedule(requests):
             request = requests[index]
-            proposals[index] = Proposal(is_pending=True)
+            proposals[index] = Proposal(is_pending=True, num_read=granted)
             if granted:
                 table = self._tables[request.key]
                 token_ids = request.token_ids[table.length : table.length + granted]
@@ -102,7 +102,7 @@ class ModelDrafter:
         if finishing:
             drawn = self._draw(logits, [requests[index] for index in finishing])
             for index, proposal in zip(finishing, drawn, strict=True):
-                proposals[index] = proposal
+                proposals[index] = replace(proposal, num_read=proposals[index].num_read)
                 if not isinstance(proposal.error, InvalidArgumentError | None):
                     self._tables[requests[index].key].disown()  # what is cached may be at fault
         return proposals

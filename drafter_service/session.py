@@ -34,7 +34,8 @@ class DraftSession:
         self._awaits_first = opening.reproducible and self.committed == opening.prompt_length
         self._unsent: list[Draw] = []
         self._has_told_end = False
-        self._draft_s = 0.0
+        self._draft_s = 0.0  # of the unsent draws whose time was measured, and how many those are
+        self._num_timed = 0
         # the last token is always the verifier's own, so a draft there could not pay
         longest = opening.max_length - 1
         self._max_length = min(longest, context_length) if context_length else longest
@@ -72,7 +73,11 @@ class DraftSession:
         self.epoch = max(self.epoch, event.epoch)
         self.committed = end
         num_unsent = len(self.tokens) - self._sent
-        self._unsent = self._unsent[len(self._unsent) - num_unsent :]
+        if num_unsent < len(self._unsent):  # what was drawn in vain took its time with it
+            kept = min(num_unsent, self._num_timed)
+            self._draft_s *= kept / max(self._num_timed, 1)
+            self._num_timed = kept
+            self._unsent = self._unsent[len(self._unsent) - num_unsent :]
         return valid
 
     def _adjust(self, event: Advance) -> None:
@@ -117,11 +122,21 @@ class DraftSession:
         window_end = self.committed + self._window
         return min(window_end, self._max_length) - len(self.tokens)
 
-    def add(self, draws: Sequence[Draw], seconds: float) -> None:
-        """Append drawn tokens; the block that they fill is taken by `take_block`."""
+    def add(self, draws: Sequence[Draw], seconds: float | None) -> None:
+        """Append drawn tokens; the block that they fill is taken by `take_block`.
+
+        `seconds` is None where the time was not that of drawing alone.
+        """
         self.tokens.extend(draw.token_id for draw in draws)
         self._unsent.extend(draws)
-        self._draft_s += seconds
+        if seconds is not None:
+            self._draft_s += seconds
+            self._num_timed += len(draws)
+
+    @property
+    def block_length(self) -> int:
+        """Tokens of a full block."""
+        return self._block_length
 
     def take_block(
         self, *, found_nothing: bool, kv_length: int, is_waiting: bool = False
@@ -135,7 +150,8 @@ class DraftSession:
         if has_room and len(self._unsent) < self._block_length:
             return None
         draws, self._unsent = self._unsent, []
-        seconds, self._draft_s = self._draft_s, 0.0
+        seconds = self._draft_s * len(draws) / self._num_timed if self._num_timed else 0.0
+        self._draft_s, self._num_timed = 0.0, 0
         self.is_active = has_room
         state = DrafterState.ENDED if is_waiting else self._state()
         if state is DrafterState.ENDED and self._has_told_end and not draws:
@@ -151,7 +167,7 @@ class DraftSession:
             known_committed=self.committed,
             state=state,
             kv_length=kv_length,
-            draft_us=int(seconds * 1e6),
+            draft_us=round(seconds * 1e6),
         )
 
     def _state(self) -> DrafterState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 MEMORY_TRIALS = 20.0
@@ -13,6 +14,10 @@ PRIOR_ACCEPTANCE = 0.7
 PRIOR_TRIALS = 2.0
 SAME_COST = 0.02
 """A pass time that changes by less is the same: plans made for it stay good."""
+MEMORY_PASSES = 9
+"""Of a size, by whose median its time is known."""
+PASSES_REMEMBERED = 400
+"""For so many passes of any size each pass of a size is remembered."""
 
 
 @dataclass(slots=True)
@@ -63,7 +68,10 @@ class Mean:
 
 @dataclass(slots=True)
 class Least:
-    """The least of the last few values: what a measured time is without waiting in it."""
+    """The least of the last few values: what a measured time is without waiting in it.
+
+    A negative one is no time and is left out.
+    """
 
     window: int = 32
     _samples: deque[float] = field(default_factory=deque)
@@ -73,7 +81,9 @@ class Least:
         return min(self._samples, default=None)
 
     def update(self, sample: float) -> None:
-        self._samples.append(max(0.0, sample))
+        if sample < 0.0:
+            return
+        self._samples.append(sample)
         if len(self._samples) > self.window:
             self._samples.popleft()
 
@@ -105,68 +115,112 @@ def rounded(value: float) -> float:
 
 
 @dataclass(slots=True)
+class _Size:
+    """The last few passes of about one size, each told of by all sessions that had a part in it."""
+
+    rows: float = 0.0
+    """Mean of a pass."""
+    seconds: float = 0.0
+    """Median: a pass that took ten times as long as the others says nothing of their size."""
+    passes: float = 0.0
+    seen_at: float = 0.0
+    """Passes of any size, in all, when the last of these was told of."""
+    _passes: deque[tuple[int, float, float]] = field(default_factory=deque)
+    """(rows, seconds, share of the pass that was told)."""
+
+    def add(self, rows: int, seconds: float, share: float) -> None:
+        """Count a report on one of them."""
+        if self._passes and self._passes[-1][:2] == (rows, seconds):
+            share += self._passes.pop()[2]
+        self._passes.append((rows, seconds, share))
+        self.passes = sum(each[2] for each in self._passes)
+        while self.passes - self._passes[0][2] >= MEMORY_PASSES:
+            self.passes -= self._passes.popleft()[2]
+        self.rows = sum(each[0] * each[2] for each in self._passes) / self.passes
+        self.seconds = self._median()
+
+    def _median(self) -> float:
+        below = 0.0
+        for _, seconds, share in sorted(self._passes, key=lambda each: each[1]):
+            below += share
+            if below >= self.passes / 2:
+                return seconds
+        return self.seconds
+
+
+@dataclass(slots=True)
 class PassCost:
-    """Running means of a target's pass times, by the size of the pass.
+    """A target's pass times, by the size of the pass.
 
     One a verifier, shared by its sessions: what one session sees of a pass's size and time, all
     learn from. Small sizes are kept apart, larger ones by a twentieth: where the time begins to
     rise with the rows is what tells a compute-bound target from one bound by memory.
+
+    What a slow first pass makes look dear is not tried again, so a size that was not seen for long
+    is forgotten, the sooner the less was seen of it; but not the smallest, that of plain passes.
     """
 
-    memory_passes: float = 50.0
-    _sums: dict[int, tuple[float, float, float]] = field(default_factory=dict)
-    """By step: discounted number of passes, sum of their rows, sum of their seconds."""
+    _sizes: dict[int, _Size] = field(default_factory=dict)
+    _passes: float = 0.0
     _shown: dict[int, float] = field(default_factory=dict)
-    """By step: mean seconds that `curve` was made from."""
+    """By step: the seconds that `curve` was made from."""
     _curve: CostCurve | None = None
 
     @property
     def is_known(self) -> bool:
-        return bool(self._sums)
+        return bool(self._sizes)
+
+    @property
+    def least_rows(self) -> float:
+        """Of the smallest passes seen."""
+        return self._sizes[min(self._sizes)].rows
 
     def update(self, rows: int, seconds: float, *, sessions: int) -> None:
         """Count one of the reports on a pass of `rows` tokens that `sessions` had a part in."""
         step = rows if rows <= 32 else round(32 + 12 * math.log2(rows / 32))
         share = 1.0 / max(sessions, 1)
-        keep = (1.0 - 1.0 / self.memory_passes) ** share
-        count, all_rows, all_seconds = self._sums.get(step, (0.0, 0.0, 0.0))
-        self._sums[step] = (
-            keep * count + share,
-            keep * all_rows + share * rows,
-            keep * all_seconds + share * seconds,
-        )
+        self._passes += share
+        size = self._sizes.setdefault(step, _Size())
+        size.add(rows, seconds, share)
+        size.seen_at = self._passes
 
     def curve(self) -> CostCurve:
-        """The means, pooled where more rows seem to take less time (pool adjacent violators).
+        """The medians, pooled where more rows seem to take less time (pool adjacent violators).
 
-        The same curve while no mean has moved by more than `SAME_COST`.
+        The same curve while none has moved by more than `SAME_COST`.
         """
-        if self._curve is None or self._has_moved():
-            self._curve = CostCurve(self._pooled())
-            self._shown = {step: _mean_seconds(sums) for step, sums in self._sums.items()}
+        least = min(self._sizes)
+        known = {
+            step: size
+            for step, size in self._sizes.items()
+            if step == least or self._is_remembered(size)
+        }
+        if self._curve is None or self._has_moved(known):
+            self._curve = CostCurve(_pooled([known[step] for step in sorted(known)]))
+            self._shown = {step: size.seconds for step, size in known.items()}
         return self._curve
 
-    def _has_moved(self) -> bool:
-        if self._shown.keys() != self._sums.keys():
+    def _is_remembered(self, size: _Size) -> bool:
+        return self._passes - size.seen_at <= PASSES_REMEMBERED * size.passes
+
+    def _has_moved(self, known: Mapping[int, _Size]) -> bool:
+        if self._shown.keys() != known.keys():
             return True
         return any(
-            abs(_mean_seconds(self._sums[step]) - shown) > SAME_COST * shown
+            abs(known[step].seconds - shown) > SAME_COST * shown
             for step, shown in self._shown.items()
         )
 
-    def _pooled(self) -> tuple[tuple[float, float], ...]:
-        pools: list[tuple[float, float, float]] = []
-        for step in sorted(self._sums):
-            count, rows, seconds = self._sums[step]
-            while pools and seconds / count < _mean_seconds(pools[-1]):
-                before = pools.pop()
-                count, rows, seconds = count + before[0], rows + before[1], seconds + before[2]
-            pools.append((count, rows, seconds))
-        return tuple((rows / count, seconds / count) for count, rows, seconds in pools)
 
-
-def _mean_seconds(sums: tuple[float, float, float]) -> float:
-    return sums[2] / sums[0]
+def _pooled(sizes: Sequence[_Size]) -> tuple[tuple[float, float], ...]:
+    pools: list[tuple[float, float, float]] = []  # passes, sum of rows, sum of seconds
+    for size in sizes:
+        count, rows, seconds = size.passes, size.rows * size.passes, size.seconds * size.passes
+        while pools and seconds / count < pools[-1][2] / pools[-1][0]:
+            before = pools.pop()
+            count, rows, seconds = count + before[0], rows + before[1], seconds + before[2]
+        pools.append((count, rows, seconds))
+    return tuple((rows / count, seconds / count) for count, rows, seconds in pools)
 
 
 @dataclass(slots=True)
@@ -182,7 +236,9 @@ class Experience:
     )
     draft_s: Mean = field(default_factory=Mean)
     """Of one token."""
-    round_trip_s: float | None = None
+    round_trip_s: Least = field(default_factory=Least)
+    off_tokens: int = 0
+    """Committed without drafts since the last probe, by all of them."""
 
     @property
     def is_known(self) -> bool:

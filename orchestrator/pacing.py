@@ -23,6 +23,7 @@ class _Told(NamedTuple):
 class _Relayed(NamedTuple):
     """A block on its way to the verifier."""
 
+    epoch: int
     base: int
     token_ids: Sequence[int]
     relayed_at: float
@@ -41,7 +42,9 @@ class Pacing:
         self._to_drafter_s = Least()
         self._to_verifier_s = Least()
         self._told: _Told | None = None
-        self._last_block: DraftBlock | None = None
+        self._last_epoch: int | None = None
+        self._is_resting = False  # the drafter, as far as its last block says
+        self._void_epoch: int | None = None  # whose drafts are wrong from some position on
         self._relayed: deque[_Relayed] = deque()  # not judged yet
 
     @property
@@ -51,28 +54,33 @@ class Pacing:
 
     def advanced(self, committed: int, now: float) -> None:
         """The drafter was told of a committed length."""
-        last = self._last_block
-        is_resting = last is not None and last.state is not DrafterState.RUNNING
-        self._told = _Told(committed, now, is_resting)
+        self._told = _Told(committed, now, self._is_resting)
+        self._is_resting = False
 
     def drafted(self, block: DraftBlock, committed: Sequence[int], now: float) -> None:
         """A block came from the drafter and goes on to the verifier.
 
         `committed` are the tokens already committed at the block's positions.
         """
+        num_tokens = len(block.token_ids)
+        draft_s = block.draft_us / 1e6
+        if block.draft_us:
+            self._controller.saw_block(num_tokens=num_tokens, draft_s=draft_s)
+        if num_tokens and self._told is not None and self._answers(block, self._told):
+            self._to_drafter_s.update(now - self._told.at - draft_s)
+        self._last_epoch = block.epoch
+        self._is_resting = block.state is not DrafterState.RUNNING
+        if self._void_epoch is not None and block.epoch <= self._void_epoch:
+            return  # its epoch's first wrong draft was counted, and the verifier drops it
         agreed = next(
             (i for i, token in enumerate(committed) if token != block.token_ids[i]),
             len(committed),
         )
         self._controller.saw_overtaken(compared=len(committed), agreed=agreed)
-        num_tokens = len(block.token_ids)
-        draft_s = block.draft_us / 1e6
-        self._controller.saw_block(num_tokens=num_tokens, draft_s=draft_s)
-        if num_tokens and self._told is not None and self._answers(block, self._told):
-            self._to_drafter_s.update(now - self._told.at - draft_s)
-        self._last_block = block
-        if agreed == len(committed):  # else the verifier drops it
-            self._relayed.append(_Relayed(block.base, block.token_ids, now))
+        if agreed == len(committed):
+            self._relayed.append(_Relayed(block.epoch, block.base, block.token_ids, now))
+        else:
+            self._void_epoch = block.epoch
 
     def judged(self, verdict: Verdict, live_sessions: int, now: float) -> WindowPlan:
         """A verdict came; returns the plan to go on with.
@@ -114,7 +122,7 @@ class Pacing:
 
         A block that was begun before comes sooner than a round trip and its drafting take.
         """
-        is_of_new_epoch = self._last_block is not None and block.epoch > self._last_block.epoch
+        is_of_new_epoch = self._last_epoch is not None and block.epoch > self._last_epoch
         return block.base == told.committed and (told.to_resting or is_of_new_epoch)
 
     def _compare(self, position: int, token_id: int) -> None:
@@ -124,4 +132,5 @@ class Pacing:
             agreed = block.token_ids[position - block.base] == token_id
             self._controller.saw_overtaken(compared=1, agreed=int(agreed))
             if not agreed:
+                self._void_epoch = block.epoch
                 self._relayed.clear()

@@ -17,6 +17,8 @@ GAIN_TO_SPECULATE = 1.02
 """A drafter is called for no less."""
 GAIN_IN_COMPANY = 1.05
 """The same where others pay for the rows of the drafts: what a row costs is known less well."""
+FREE_ROWS = 1.02
+"""Passes full of drafts that take no longer cost the others nothing."""
 GAIN_TO_SWITCH = 1.03
 """A plan is left for one that is better by this factor; less is noise."""
 FIRST_PROBE_TOKENS = 4
@@ -27,6 +29,8 @@ PROBE_SHARE = 0.01
 """Part of the time that probing may cost while speculation does not pay."""
 PROBE_TOKENS = 8
 """Tokens, beyond those that drafts take to come, after which a probe without news is given up."""
+MAX_PATIENCE_S = 1.0
+"""Whatever was measured: a stall is no round trip."""
 BLOCKS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 LENGTHS_AHEAD = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)
 """What is tried."""
@@ -63,14 +67,16 @@ def patience(conditions: Conditions, block: int) -> float | None:
     """How long a block may take before the verifier goes on alone; unknown without a round trip."""
     if not conditions.round_trip_s:
         return None
-    return 3.0 * (block * conditions.draft_s + conditions.round_trip_s) + 0.002
+    expected_s = block * conditions.draft_s + conditions.round_trip_s
+    return min(3.0 * expected_s + 0.002, MAX_PATIENCE_S)
 
 
 @lru_cache(maxsize=4096)
 def best_plan(conditions: Conditions, *, max_window: int) -> tuple[float, WindowPlan]:
     """The plan of the highest rate, and that rate; `NO_SPECULATION` if drafts do not pay."""
     plain = plain_rate(conditions)
-    gain = GAIN_TO_SPECULATE if conditions.sessions == 1 else GAIN_IN_COMPANY
+    rows_are_free = conditions.pass_s(1 + MAX_BLOCK) <= FREE_ROWS * conditions.pass_s(1)
+    gain = GAIN_TO_SPECULATE if conditions.sessions == 1 or rows_are_free else GAIN_IN_COMPANY
     best_rate, best = gain * plain, NO_SPECULATION
     for plan in _plans(conditions, max_window):
         found = rate(conditions, plan)
@@ -147,7 +153,8 @@ class WindowController:
 
     def saw_round_trip(self, seconds: float) -> None:
         """Time on the wire and in queues to both workers and back, at best."""
-        self._round_trip_s = self._shared.round_trip_s = seconds
+        self._round_trip_s = seconds
+        self._shared.round_trip_s.update(seconds)
 
     def saw_overtaken(self, *, compared: int, agreed: int) -> None:
         """Drafts came after the verifier had gone on alone; so many agreed with its tokens first.
@@ -183,12 +190,12 @@ class WindowController:
         """Whether both workers were measured, and passes about as small as plain ones."""
         if not self._shared.is_known:
             return False
-        return sessions == 1 or self._shared.cost.curve().points[0][0] <= 1.5 * sessions
+        return sessions == 1 or self._shared.cost.least_rows <= 1.5 * sessions
 
     def _conditions(self, sessions: int) -> Conditions:
         acceptance = self._acceptance.value
         agreement = acceptance if self._is_deterministic else self._agreement.value
-        round_trip_s = self._round_trip_s or self._shared.round_trip_s or 0.0
+        round_trip_s = self._round_trip_s or self._shared.round_trip_s.value or 0.0
         return Conditions(
             acceptance=min(max(acceptance, agreement), 0.999),
             agreement=min(agreement, 0.999),
@@ -208,8 +215,13 @@ class WindowController:
             self.plan = best
 
     def _without_drafts(self, conditions: Conditions, committed: int) -> WindowPlan:
-        """No speculation, but a short block now and then, as often as it is cheap."""
+        """No speculation, but a short block now and then, as often as it is cheap.
+
+        Short sessions probe for those after them: one of them does at least every
+        `MAX_PROBE_TOKENS` of all together.
+        """
         self._off_tokens += committed
+        self._shared.off_tokens += committed
         if self.plan.window:
             on_the_way = conditions.block_arrives_s(PROBE_LENGTH) / conditions.pass_s(1)
             is_late = self._off_tokens >= PROBE_TOKENS + 2 * on_the_way
@@ -217,7 +229,9 @@ class WindowController:
                 return self.plan
             self._off_tokens = 0
             return NO_SPECULATION
-        if self._off_tokens < probe_interval(conditions):
+        is_due = self._off_tokens >= probe_interval(conditions)
+        if not is_due and self._shared.off_tokens < MAX_PROBE_TOKENS:
             return NO_SPECULATION
         self._off_tokens, self._has_news = 0, False
+        self._shared.off_tokens = 0
         return self._probe

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -451,3 +453,42 @@ def test_sampled_blocks_carry_what_each_token_was_drawn_from() -> None:
     assert block.draft_probs is not None
     assert block.draft_probs.num_tokens == 4
     assert block.draft_us >= 0
+
+
+class TimedDrafting:
+    """Steps of a drafter on a clock of their own: 3 ms each, or what `next_s` says."""
+
+    def __init__(self, bench: DrafterBench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.next_s = 0.003
+        self.num_read = 1
+        self._count = bench.drafter.count
+        bench.drafter.answer = self.answer
+        clock = SimpleNamespace(perf_counter=lambda: self.now)
+        monkeypatch.setattr("drafter_service.engine.time", clock)
+
+    def answer(self, request: ProposeRequest) -> Proposal:
+        self.now += self.next_s
+        proposal: Proposal = replace(self._count(request), num_read=self.num_read)
+        self.next_s, self.num_read = 0.003, 1
+        return proposal
+
+
+def test_a_block_took_what_its_own_tokens_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what was drawn before it and has become void: a round trip is what is left of a wait."""
+    bench = DrafterBench()
+    TimedDrafting(bench, monkeypatch)
+    bench.post(opening())
+    assert [bench.step() for _ in range(3)] == [[], [], []]
+    bench.advance(10)
+    (block,) = [reply for _ in range(4) for reply in bench.step()]
+    assert block.draft_us == 12_000
+
+
+def test_reading_a_prompt_is_not_the_time_of_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = DrafterBench()
+    timed = TimedDrafting(bench, monkeypatch)
+    bench.post(opening())
+    timed.next_s, timed.num_read = 0.5, 500
+    (block,) = [reply for _ in range(4) for reply in bench.step()]
+    assert block.draft_us == 12_000

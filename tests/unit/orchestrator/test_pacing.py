@@ -85,6 +85,15 @@ def test_a_block_that_comes_too_late_counts_up_to_its_first_difference() -> None
     assert seen.overtaken == [(2, 1)], "the verifier has dropped it"
 
 
+def test_the_blocks_behind_a_wrong_draft_fail_with_it_and_not_once_more() -> None:
+    paced, seen = pacing()
+    paced.drafted(block(10, 5, 6), [5, 9], 0.0)
+    paced.drafted(block(12, 7, 8), [1], 0.01)  # of the same epoch: the verifier drops it
+    assert seen.overtaken == [(2, 1)]
+    paced.drafted(block(12, 1, 2, epoch=1), [1], 0.02)
+    assert seen.overtaken == [(2, 1), (1, 1)]
+
+
 def test_judged_drafts_are_not_compared_as_well() -> None:
     paced, seen = pacing()
     paced.drafted(block(10, 5, 6), [], 0.0)
@@ -133,3 +142,13 @@ def test_a_pass_over_several_blocks_was_waited_for_from_the_first() -> None:
     both = verdict(10, 5, 6, 7, 8, judged=4, accepted=4, queue_us=25_000)
     paced.judged(both, 1, 1.085)  # the first block came at 1.030, the pass began at 1.055
     assert seen.round_trips == pytest.approx([0.020 - 0.00005 + 0.010])
+
+
+def test_only_the_first_advance_finds_a_drafter_at_rest() -> None:
+    paced, seen = pacing()
+    paced.drafted(block(8, 3, 4, state=DrafterState.PAUSED), [], 0.9)
+    paced.advanced(10, 1.0)  # it begins to draft
+    paced.advanced(11, 1.018)
+    paced.drafted(block(11, 6, 7), [], 1.020)
+    paced.judged(verdict(11, 6, 7, judged=2, accepted=2), 1, 1.060)
+    assert seen.round_trips == []

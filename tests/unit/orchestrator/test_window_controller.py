@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orchestrator.estimates import AcceptanceEstimate, CostCurve, Experience, Least, Mean, PassCost
+from orchestrator.estimates import (
+    PASSES_REMEMBERED,
+    AcceptanceEstimate,
+    CostCurve,
+    Experience,
+    Least,
+    Mean,
+    PassCost,
+)
 from orchestrator.pipeline_rate import (
     BLOCK_OVERHEAD_S,
     Conditions,
@@ -20,6 +28,7 @@ from orchestrator.pipeline_rate import (
 )
 from orchestrator.window_controller import (
     FIRST_PROBE_TOKENS,
+    GAIN_IN_COMPANY,
     MIN_PROBE_TOKENS,
     NO_SPECULATION,
     PROBE_LENGTH,
@@ -249,8 +258,46 @@ def test_pass_cost_counts_a_pass_once_however_many_report_it() -> None:
     assert together.curve().seconds(30) == pytest.approx(alone.curve().seconds(30))
 
 
+def test_one_slow_pass_among_many_of_its_size_says_nothing_of_the_size() -> None:
+    passes = PassCost()
+    for seconds in (0.03, 0.03, 0.5, 0.03):
+        passes.update(5, seconds, sessions=1)
+    assert passes.curve().seconds(5) == 0.03
+
+
+def test_a_size_whose_only_pass_was_slow_is_tried_again() -> None:
+    """Its plans are not made, so that nothing else would ever show that it is not dear."""
+    passes = PassCost()
+    passes.update(5, 0.5, sessions=1)
+    for _ in range(PASSES_REMEMBERED):
+        passes.update(1, 0.03, sessions=1)
+        assert passes.curve().seconds(5) == 0.5
+    passes.update(1, 0.03, sessions=1)
+    assert passes.curve().seconds(5) == 0.03
+
+
+def test_plain_passes_are_not_forgotten_however_long_there_were_none() -> None:
+    passes = PassCost()
+    passes.update(4, 0.03, sessions=4)
+    for _ in range(2 * PASSES_REMEMBERED):
+        passes.update(40, 0.06, sessions=4)
+    assert passes.least_rows == 4
+    assert passes.curve().seconds(4) == pytest.approx(0.03)
+
+
+def test_drafts_are_worth_less_of_a_gain_where_their_rows_cost_nobody_anything() -> None:
+    """Four sessions, an acceptance rate at which riding gains 4 %."""
+    little = conditions(0.2, sessions=4, round_trip_s=0.02)
+    gain, plan = best_plan(little, max_window=40)
+    assert plan.window > 0
+    assert 1.02 < gain / plain_rate(little) < GAIN_IN_COMPANY
+    costly = conditions(0.2, sessions=4, round_trip_s=0.02, cost=cost(per_row_s=0.0005))
+    assert best_plan(costly, max_window=40)[1] is NO_SPECULATION
+
+
 def test_least_forgets_old_samples_and_mean_follows() -> None:
     least, mean = Least(window=3), Mean(weight=0.5)
+    least.update(-0.5)  # a mismeasurement
     assert (least.value, mean.value) == (None, None)
     for sample in (1.0, 5.0, 4.0, 6.0):
         least.update(sample)
