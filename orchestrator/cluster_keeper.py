@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from orchestrator.cluster_members import Member
 from orchestrator.cluster_ray import is_alive
 from orchestrator.cluster_reservation import Room
 from paceline.errors import PacelineError, PlacementError, StartupError
+
+logger = logging.getLogger(__name__)
 
 FIRST_RESTART_DELAY_S = 0.5
 MAX_RESTART_DELAY_S = 30.0
@@ -126,30 +129,40 @@ class Keeper:
         delay_s = FIRST_RESTART_DELAY_S
         while True:
             started = clock()
-            reason = await self._service.ended()
+            reason = await self._reason()
             if clock() - started > STEADY_S:
                 delay_s = FIRST_RESTART_DELAY_S
             self._surroundings.report(f"{self.member.label} is gone: {reason}")
             delay_s = await self._restart(delay_s)
 
+    async def _reason(self) -> str:
+        """Why it has ended, once it has."""
+        try:
+            return await self._service.ended()
+        except Exception as error:
+            logger.exception("%s cannot be followed", self.member.label)
+            return f"{type(error).__name__}: {error}"
+
     async def _restart(self, delay_s: float) -> float:
         """Try until it runs; returns the delay before the next try should it die again."""
-        report = self._surroundings.report
+        report, label = self._surroundings.report, self.member.label
         while True:
-            await self._service.kill()
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, MAX_RESTART_DELAY_S)
-            if not await self._has_node():
-                await self._move()
             try:
+                await self._service.kill()
+                if not await self._has_node():
+                    await self._move()
                 await self._launch()
-            except PacelineError as error:
-                report(f"{self.member.label} did not come back, next try in {delay_s:g} s: {error}")
-                continue
-            assert self.placed is not None, "it has just been launched"
-            report(f"{self.member.label} is back at {self.placed.address}")
-            await self._surroundings.on_change()
-            return delay_s
+                assert self.placed is not None, "it has just been launched"
+                report(f"{label} is back at {self.placed.address}")
+                await self._surroundings.on_change()
+            except Exception as error:  # Ray itself may be away for a while
+                if not isinstance(error, PacelineError):
+                    logger.exception("%s could not be started again", label)
+                report(f"{label} did not come back, next try in {delay_s:g} s: {error}")
+            else:
+                return delay_s
 
     async def _move(self) -> None:
         """Leave the node that is gone, and wait for room on another."""

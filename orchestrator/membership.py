@@ -148,7 +148,7 @@ class LoadWatch:
             await asyncio.sleep(self._every_s)
             await asyncio.gather(
                 *(_quietly(w.refresh) for w in self._router.workers if w.is_connected)
-            )
+            )  # none of them raises
 
 
 async def _quietly(refresh: Callable[[], Awaitable[None]]) -> None:
@@ -157,3 +157,5 @@ async def _quietly(refresh: Callable[[], Awaitable[None]]) -> None:
         await asyncio.wait_for(refresh(), REFRESH_TIMEOUT_S)
     except (PacelineError, asyncio.TimeoutError) as error:
         logger.debug("a worker did not say how busy it is: %s", error)
+    except Exception:  # one question gone wrong must not be the last
+        logger.exception("a worker could not be asked how busy it is")

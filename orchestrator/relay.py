@@ -20,7 +20,7 @@ from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.session import Session
 from orchestrator.window_controller import WindowController, WindowPlan
 from orchestrator.worker import WorkerSession
-from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
+from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
 from paceline.logs import context_fields
 from paceline.rpc.status import error_from_code
 from paceline.sampling.params import SamplingParams
@@ -443,6 +443,10 @@ class Relay:
             self._open_verifier(worker)
         except PacelineError as error:
             self._fail(UnavailableError(f"{reason}; {error}"))
+            return
+        except Exception as error:  # its client waits for an answer, whatever it is
+            logger.exception("a session could not be reopened", extra=self._about)
+            self._fail(PacelineError(describe_error(error)[1]))
             return
         if self._drafter is not None:  # its outstanding drafts went to a verifier that is gone
             self._start_pacing(worker)

@@ -39,6 +39,7 @@ class Router:
         max_drafting_sessions: int | None = None,
     ) -> None:
         self._num_sessions = 0
+        self._allows_drafts = True
         self._max_drafting_sessions = max_drafting_sessions
         self.verifiers = list(verifiers)
         self.drafters = list(drafters)
@@ -85,15 +86,23 @@ class Router:
 
     @property
     def allows_drafts(self) -> bool:
-        """Whether so few sessions are live that they may draft."""
-        limit = self._max_drafting_sessions
-        return limit is None or self._num_sessions <= limit
+        """Whether so few sessions are live that they may draft.
+
+        After there were too many, not before an eighth of the limit is free: a change costs every
+        live session an opening and a prefill on a drafter.
+        """
+        return self._allows_drafts
 
     def count_session(self, change: int) -> None:
         """One session more (1) or less (-1); listeners hear when that decides about drafts."""
-        allowed = self.allows_drafts
         self._num_sessions += change
-        if self.allows_drafts != allowed:
+        limit = self._max_drafting_sessions
+        if limit is None:
+            return
+        allowed = self._allows_drafts
+        enough = limit - (0 if allowed else max(1, limit // 8))
+        self._allows_drafts = self._num_sessions <= enough
+        if self._allows_drafts != allowed:
             self._notify()
 
     def drafter(self, demand: Demand = ANYTHING) -> DrafterWorker | None:

@@ -38,6 +38,8 @@ from protos import orchestrator_pb2, orchestrator_pb2_grpc
 
 SERVICE_NAME = "paceline.v1.Orchestrator"
 MAX_STATUSES = 256
+STATUS_TIMEOUT_S = 2.0
+"""Who asks because a worker hangs should hear which one before it gives up asking."""
 """Live answers that a `Status` answer names."""
 
 
@@ -205,7 +207,9 @@ async def _status(worker: Worker[Any, Any]) -> WorkerStatus:
     info, detail = worker.info, "draining" if worker.is_draining else worker.problem
     if worker.is_connected:
         try:
-            info = await worker.describe()
+            info = await asyncio.wait_for(worker.describe(), STATUS_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            detail = f"did not say within {STATUS_TIMEOUT_S:g} s how it is"
         except PacelineError as error:
             detail = str(error)
     return WorkerStatus(worker.role, worker.address, worker.is_connected, detail, info)

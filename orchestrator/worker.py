@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from orchestrator.load import Report, room_tokens
-from paceline.errors import DeadlineExceededError, PacelineError, UnavailableError
+from paceline.errors import (
+    DeadlineExceededError,
+    PacelineError,
+    UnavailableError,
+    describe_error,
+)
 from paceline.rpc.client_link import ClientLink
 from paceline.rpc.worker_client import VocabularyTable, WorkerClient
 from paceline.telemetry.orchestrator_metrics import PeerMetrics
@@ -284,7 +289,8 @@ class Worker(Generic[E, R]):
             # Left alone, the session would wait for ever for what it could not take.
             logger.exception("a reply of %s %s could not be handled", self.role, self.address)
             self.close_session(reply.session_id)
-            handlers.on_lost(PacelineError(f"a reply could not be handled: {error!r}"))
+            _, message = describe_error(error)
+            handlers.on_lost(PacelineError(f"a reply could not be handled: {message}"))
 
     def _on_closed(self, error: PacelineError | None) -> None:
         self._link = None
@@ -299,5 +305,8 @@ class Worker(Generic[E, R]):
         for session_id in list(self._span_listeners):
             self._on_spans(SessionSpans(session_id, (), is_last=True))
         for handlers in lost.values():
-            handlers.on_lost(UnavailableError(f"{self.role} {self.address} is lost: {reason}"))
+            try:
+                handlers.on_lost(UnavailableError(f"{self.role} {self.address} is lost: {reason}"))
+            except Exception:  # the others must hear it too
+                logger.exception("a session did not take the loss of %s", self.address)
         self.on_change()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import grpc.aio
 
 from paceline.config import GrpcConfig
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, UnavailableError
 from paceline.rpc.channel import open_channel
 from paceline.rpc.client_link import ClientLink
 from paceline.rpc.codec.describe import decode_worker_info
@@ -32,6 +33,8 @@ from protos.verifier_pb2_grpc import VerifierStub
 
 E = TypeVar("E")
 R = TypeVar("R")
+
+CLOSED = "the connection to the worker was closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class WorkerClient(Generic[E, R]):
         self._max_message_bytes = max_message_bytes
         self._timeout_s = timeout_s
         self._delay_s = delay_s
+        self._is_closed = False
 
     async def describe(self) -> WorkerInfo:
         """Ask the worker what it is and how full. Raises `PacelineError`."""
@@ -91,6 +95,8 @@ class WorkerClient(Generic[E, R]):
         return link
 
     async def close(self) -> None:
+        """End the channel; what is being asked fails with `UnavailableError`."""
+        self._is_closed = True
         await self._channel.close(None)
 
     async def _call(self, method: str, request: Any) -> Any:
@@ -98,6 +104,18 @@ class WorkerClient(Generic[E, R]):
             return await getattr(self._stub, method)(request, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
+        except grpc.aio.UsageError as error:  # gRPC's word for a channel that was closed before
+            raise UnavailableError(CLOSED) from error
+        except asyncio.CancelledError as error:  # and for one that is closed meanwhile
+            if not self._is_closed or _is_cancelled():
+                raise
+            raise UnavailableError(CLOSED) from error
+
+
+def _is_cancelled() -> bool:
+    """Whether the running task itself is to end; Python 3.10 cannot tell."""
+    task = asyncio.current_task()
+    return task is not None and getattr(task, "cancelling", lambda: 0)() > 0
 
 
 def connect_drafter(

@@ -150,13 +150,16 @@ async def test_a_new_worker_with_another_model_is_refused_and_says_why(bench: Be
     assert "b:1 serves another target: model is 'another', expected 'scripted'" in problem
 
 
-async def test_load_is_asked_for_again_and_again_and_one_that_fails_hides_no_other() -> None:
+@pytest.mark.parametrize("error", [PacelineError("no answer"), ZeroDivisionError("a bug of ours")])
+async def test_load_is_asked_for_again_and_again_and_one_that_fails_hides_no_other(
+    error: Exception,
+) -> None:
     first, second = [await FakeWorker(name=name).start() for name in "ab"]
     asked = asyncio.Event()
     second.client.info = replace(second.client.info, live_sessions=5)
 
     async def fails() -> None:
-        raise PacelineError("no answer")
+        raise error
 
     refresh, times = second.refresh, []
 

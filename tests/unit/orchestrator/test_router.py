@@ -250,3 +250,15 @@ async def test_sessions_that_wait_for_a_drafter_hear_of_one_that_is_added() -> N
     assert heard == ["news"]
     assert router.drafter() is drafter
     await router.close()
+
+
+def test_drafts_come_back_when_an_eighth_of_the_limit_is_free_and_not_at_every_end() -> None:
+    router = Router([], [], max_drafting_sessions=16)
+    heard: list[bool] = []
+    router.listen(lambda: heard.append(router.allows_drafts))
+    for change in 17 * [1] + 3 * [-1, 1]:
+        router.count_session(change)
+    assert heard == [False]
+    for _ in range(3):
+        router.count_session(-1)
+    assert heard == [False, True]
