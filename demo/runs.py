@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ async def generate(
         "max_tokens": max_tokens,
         "temperature": 0.0,
         "logprobs": 2,
+        "cache_salt": secrets.token_hex(8),  # who goes second must not find the prompt cached
     }
     async for chunk in client.generate(**fields):
         if chunk.tokens and not first_token_s:

@@ -11,6 +11,7 @@ CHARACTERS_PER_TOKEN = 32
 """A text longer than this many characters a token of context is refused before it is encoded."""
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_LENGTH = 256
+MAX_ROLE_LENGTH = 64
 """Characters of one bad word."""
 
 
@@ -88,8 +89,12 @@ def _spellings(tokenizer: Encodes, word: str) -> Iterator[tuple[int, ...]]:
 
 def _check_messages(messages: Sequence[Mapping[str, str]], limit: int) -> None:
     for index, message in enumerate(messages):
-        if not message.get("role"):
+        role = message.get("role", "")
+        if not role:
             raise InvalidArgumentError("messages", f"message {index} has no role")
+        if len(role) > MAX_ROLE_LENGTH:
+            problem = f"the role of message {index} has {len(role)} characters"
+            raise InvalidArgumentError("messages", f"{problem}; at most {MAX_ROLE_LENGTH}")
     _check_size("messages", sum(len(message.get("content", "")) for message in messages), limit)
 
 

@@ -8,7 +8,7 @@ from orchestrator.affinity import prefix_keys
 from orchestrator.guide import guiding_grammar
 from orchestrator.prompt import encode_bad_words, encode_request
 from orchestrator.relay import RelaySettings
-from orchestrator.stop_strings import check_stops
+from orchestrator.stop_strings import StopAutomaton
 from orchestrator.window_controller import MAX_BLOCK
 from paceline.config import OrchestratorConfig
 from paceline.errors import InvalidArgumentError
@@ -32,7 +32,7 @@ class GenerationRequest:
 
     prompt: tuple[int, ...]
     sampling: SamplingParams
-    stops: tuple[str, ...]
+    stops: StopAutomaton | None
     includes_stop: bool
     settings: RelaySettings
     num_answers: int
@@ -58,7 +58,7 @@ def complete_request(
 
     Raises `InvalidArgumentError` naming the field and its limit.
     """
-    check_stops(call.stop)
+    stops = StopAutomaton(call.stop) if call.stop else None
     if len(call.prompt_cache_key) > MAX_CACHE_KEY:
         raise InvalidArgumentError(
             "prompt_cache_key",
@@ -110,7 +110,7 @@ def complete_request(
     return GenerationRequest(
         prompt,
         sampling,
-        tuple(call.stop),
+        stops,
         call.include_stop_in_output,
         settings,
         num_answers,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import grpc.aio
@@ -35,6 +36,8 @@ from paceline.sampling.params import SamplingParams
 from paceline.telemetry.orchestrator_metrics import OrchestratorMetrics, OrchestratorState
 from paceline.telemetry.tracing import Tracing
 from protos import orchestrator_pb2, orchestrator_pb2_grpc
+
+logger = logging.getLogger(__name__)
 
 SERVICE_NAME = "paceline.v1.Orchestrator"
 MAX_STATUSES = 256
@@ -90,9 +93,32 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
                         spans = await trace.returned()
                         limit = self._max_message_bytes // 2
                         response.spans.extend(encode_spans(spans, max_bytes=limit))
-                    yield response
+                    with self._patience():
+                        yield response
                     if trace is not None and response.tokens:
                         trace.delivered(response.index, [token.text for token in response.tokens])
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """Cancel the call of a client that does not take a response: it holds KV pages meanwhile.
+
+        A response is taken once the transport has room for it.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "gRPC runs each call as a task"
+        limit_s = self._config.slow_client_timeout_s
+        timer = asyncio.get_running_loop().call_later(limit_s, self._give_up, task)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self, call: asyncio.Task[Any]) -> None:
+        logger.warning(
+            "no response was taken for %g s, the call ends (orchestrator.slow_client_timeout_s)",
+            self._config.slow_client_timeout_s,
+        )
+        call.cancel()
 
     def end_traces(self) -> None:
         """End the traces of requests that a stop has cut off: what ends them may come too late."""
@@ -104,12 +130,10 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
     ) -> AsyncGenerator[orchestrator_pb2.GenerateResponse, None]:
         self._metrics.peers["client"].received(request.ByteSize())
         with self._ledger.admission():
+            self._check_room(1)  # nothing is tokenised for one that is refused in any case
             generation = await self._decode(request, trace)
-            num_answers, limit = generation.num_answers, self._config.max_sessions
-            if self.num_sessions + num_answers > limit:
-                raise ResourceExhaustedError(
-                    f"{self.num_sessions} sessions are live, the limit is {limit}"
-                )
+            num_answers = generation.num_answers
+            self._check_room(num_answers)
         self.num_sessions += num_answers
         answers = merge(
             [self._answer(generation, index, peer, trace) for index in range(num_answers)]
@@ -121,6 +145,12 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
                     yield response
         finally:
             self.num_sessions -= num_answers
+
+    def _check_room(self, num_answers: int) -> None:
+        if self.num_sessions + num_answers > self._config.max_sessions:
+            raise ResourceExhaustedError(
+                f"{self.num_sessions} sessions are live, the limit is {self._config.max_sessions}"
+            )
 
     async def _decode(
         self, request: orchestrator_pb2.GenerateRequest, trace: RequestTrace | None

@@ -10,6 +10,8 @@ from paceline.errors import InvalidArgumentError
 MAX_STOPS = 64
 MAX_STOP_LENGTH = 1024
 """Characters of one stop string."""
+MAX_STOP_CHARACTERS = 8192
+"""Of all together."""
 
 
 def check_stops(stops: Sequence[str]) -> None:
@@ -22,6 +24,9 @@ def check_stops(stops: Sequence[str]) -> None:
         if len(stop) > MAX_STOP_LENGTH:
             problem = f"string {index} has {len(stop)} characters; at most {MAX_STOP_LENGTH}"
             raise InvalidArgumentError("stop", problem)
+    total = sum(map(len, stops))
+    if total > MAX_STOP_CHARACTERS:
+        raise InvalidArgumentError("stop", f"{total} characters; at most {MAX_STOP_CHARACTERS}")
 
 
 class StopStrings:
@@ -32,9 +37,8 @@ class StopStrings:
     lets the winning match itself through. Aho and Corasick's automaton: time linear in the text.
     """
 
-    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
-        check_stops(stops)
-        self._automaton = _Automaton(stops)
+    def __init__(self, automaton: StopAutomaton, *, include: bool = False) -> None:
+        self._automaton = automaton
         self._include = include
         self._state = 0
         self._length = 0
@@ -93,21 +97,25 @@ class StopStrings:
         return released
 
 
-class _Automaton:
-    """Aho and Corasick's: a state is the longest suffix of the text that begins some string.
+class StopAutomaton:
+    """Aho and Corasick's, of some stop strings; answers share it.
+
+    A state is the longest suffix of the text that begins some string.
 
     `depth[state]` is that suffix's length; `longest_match[state]` the length of the longest string
     that ends here, 0 for none.
     """
 
-    def __init__(self, strings: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Raises what `check_stops` does."""
+        check_stops(stops)
         self._next: list[dict[str, int]] = [{}]
         self._shorter = [0]
         """By state: the longest proper suffix that is a state too."""
         self.depth = [0]
         self.longest_match = [0]
-        for string in strings:
-            self._add(string)
+        for stop in stops:
+            self._add(stop)
         self._link()
 
     def step(self, state: int, char: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -71,10 +72,15 @@ class _Paceline:
     speculation: bool
 
     async def run(self, token_ids: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
-        fields = {"token_ids": token_ids, "max_tokens": max_tokens, "ignore_eos": True}
-        sample = await generate(
-            self.client, {**fields, "temperature": 0.0, "speculation": self.speculation}
-        )
+        fields = {
+            "token_ids": token_ids,
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+            "temperature": 0.0,
+            "speculation": self.speculation,
+            "cache_salt": secrets.token_hex(8),  # none finds another's prompt cached
+        }
+        sample = await generate(self.client, fields)
         return sample.result.token_ids, sample.latency_s
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -147,6 +148,7 @@ async def _one(
         "ignore_eos": True,
         "logprobs": 0,
         "speculation": speculation,
+        "cache_salt": secrets.token_hex(8),  # who goes second must not find the prompt cached
     }
     return await generate(services.client, fields)
 

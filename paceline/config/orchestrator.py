@@ -57,6 +57,8 @@ class OrchestratorConfig(Section):
     """How long start-up waits for the workers."""
     failover_timeout_s: float = Field(default=3.0, ge=0)
     """How long a session that lost its verifier waits for another before UNAVAILABLE."""
+    slow_client_timeout_s: float = Field(default=300.0, gt=0)
+    """How long a client may leave a response untaken before its call is cancelled."""
     load_refresh_s: float = Field(default=1.0, ge=0.05, le=3600)
     """How often each worker is asked how busy it is, for the choice among several."""
     emulated_delay_ms: EmulatedDelayConfig = EmulatedDelayConfig()

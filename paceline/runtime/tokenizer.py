@@ -65,6 +65,8 @@ class Tokenizer:
         self._adds_bos = bos is not None and self._backend.encode("a").ids[:1] == [bos]
         self._anchor = self._backend.encode("a", add_special_tokens=False).ids[:1]
         self._anchor_text = self.decode(self._anchor)
+        self._texts: dict[int, str] = {}
+        """Of single ids; a decoding costs microseconds, and each answer asks for the same ones."""
 
     @classmethod
     def load(cls, path: str, revision: str | None = None) -> Tokenizer:
@@ -138,6 +140,12 @@ class Tokenizer:
 
         Bytes that make no whole character show as U+FFFD.
         """
+        text = self._texts.get(token_id)
+        if text is None:
+            text = self._texts[token_id] = self._token_text(token_id)
+        return text
+
+    def _token_text(self, token_id: int) -> str:
         if token_id in self._skipped:
             return self._strings[token_id] or ""
         return self.decode([*self._anchor, token_id]).removeprefix(self._anchor_text)

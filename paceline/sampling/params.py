@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from paceline.errors import InvalidArgumentError
 
@@ -12,6 +14,17 @@ MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 100.0
 MAX_TOKEN_ID = 2**31 - 1
+MAX_ENTRIES: Mapping[str, int] = MappingProxyType(
+    {
+        "logit_bias": 4096,
+        "allowed_token_ids": 65_536,
+        "bad_words_token_ids": 1024,
+        "stop_token_ids": 256,
+    }
+)
+"""Of each list. They are read in Python, and those of bans again in every pass."""
+MAX_BANNED_IDS = 16_384
+"""In all of `bad_words_token_ids`."""
 MAX_COUNT = 2**31 - 1
 
 
@@ -89,7 +102,9 @@ class SamplingParams:
             raise InvalidArgumentError("acceptance", f"unknown rule {self.acceptance!r}")
 
     def _check_ids(self) -> None:
-        _check_tuple("logit_bias", self.logit_bias)
+        for name in MAX_ENTRIES:
+            _check_tuple(name, getattr(self, name))
+            check_count(name, len(getattr(self, name)))
         for entry in self.logit_bias:
             if not isinstance(entry, tuple) or len(entry) != 2:
                 raise InvalidArgumentError("logit_bias", f"needs (id, bias) pairs, got {entry!r}")
@@ -100,11 +115,11 @@ class SamplingParams:
             raise InvalidArgumentError("logit_bias", "must name each token id once")
         _check_id_tuple("allowed_token_ids", self.allowed_token_ids)
         _check_id_tuple("stop_token_ids", self.stop_token_ids)
-        _check_tuple("bad_words_token_ids", self.bad_words_token_ids)
         for word in self.bad_words_token_ids:
             _check_id_tuple("bad_words_token_ids", word)
             if not word:
                 raise InvalidArgumentError("bad_words_token_ids", "must hold no empty sequence")
+        check_banned_ids(sum(map(len, self.bad_words_token_ids)))
         banned = {word[0] for word in self.bad_words_token_ids if len(word) == 1}
         if self.allowed_token_ids and banned.issuperset(self.allowed_token_ids):
             raise InvalidArgumentError(
@@ -136,6 +151,20 @@ class SamplingParams:
     def is_deterministic(self) -> bool:
         """Whether the target's token at a position does not depend on the draft."""
         return self.is_greedy or self.acceptance is Acceptance.COUPLED
+
+
+def check_count(field: str, count: int) -> None:
+    """Raise `InvalidArgumentError` if a list has more entries than `MAX_ENTRIES` allows."""
+    if count > MAX_ENTRIES[field]:
+        raise InvalidArgumentError(field, f"{count} entries; at most {MAX_ENTRIES[field]}")
+
+
+def check_banned_ids(count: int) -> None:
+    """Raise `InvalidArgumentError` if the sequences of `bad_words_token_ids` have too many ids."""
+    if count > MAX_BANNED_IDS:
+        raise InvalidArgumentError(
+            "bad_words_token_ids", f"{count} ids in all; at most {MAX_BANNED_IDS}"
+        )
 
 
 def _check_real(

@@ -273,13 +273,36 @@ async def test_the_verifier_stops_at_the_commit_credit(byte_tokenizer_dir: Path)
     check_pool(target)
 
 
-async def test_a_client_that_does_not_read_stops_the_verifier(tmp_path: Path) -> None:
-    """The work stops once the transport's buffers are full, and goes on when the client reads."""
-    # the twenty likeliest ids have long names, so that few tokens with alternatives fill 4 MiB
+def wordy_target(tmp_path: Path) -> ScriptedRunner:
+    """Its twenty likeliest ids have long names, so that few tokens with alternatives fill 4 MiB."""
     names = [f"<{index:->1000}>" for index in range(20)]
     build_byte_tokenizer(extra_special=names).save_pretrained(tmp_path)
     vocab = 258 + len(names)
-    target = ScriptedRunner(lambda _: torch.arange(float(vocab)), vocab_size=vocab, num_pages=1000)
+    return ScriptedRunner(lambda _: torch.arange(float(vocab)), vocab_size=vocab, num_pages=1000)
+
+
+async def test_a_client_that_never_reads_again_loses_its_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its KV pages and its place are for others then."""
+    target = wordy_target(tmp_path)
+    settings = {"commit_credit": 8, "slow_client_timeout_s": 0.5}
+    async with scripted(target, None, tokenizer=tmp_path, orchestrator=settings) as stack:
+        slow = stack.client.generate(
+            token_ids=[1], max_tokens=1500, temperature=0, logprobs=20, ignore_eos=True
+        )
+        chunks = await take(slow, 1)
+        await until(stack.is_idle)
+        with pytest.raises(PacelineError):
+            chunks += [chunk async for chunk in slow]
+        assert 0 < sum(len(chunk.tokens) for chunk in chunks) < 1500
+        assert "orchestrator.slow_client_timeout_s" in caplog.text
+    check_pool(target)
+
+
+async def test_a_client_that_does_not_read_stops_the_verifier(tmp_path: Path) -> None:
+    """The work stops once the transport's buffers are full, and goes on when the client reads."""
+    target = wordy_target(tmp_path)
     length = 1500
     async with scripted(
         target, None, tokenizer=tmp_path, orchestrator={"commit_credit": 8}

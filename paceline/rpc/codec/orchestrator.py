@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from paceline.errors import InvalidArgumentError
 from paceline.generation import GenerateCall, Outcome, OutputToken, SessionStatus, WorkerStatus
 from paceline.rpc.codec.describe import encode_worker_info
 from paceline.rpc.codec.enums import (
@@ -16,11 +17,19 @@ from paceline.rpc.codec.sampling import decode_sampling
 from paceline.sampling.params import SamplingParams
 from protos import orchestrator_pb2
 
+MAX_MESSAGES = 4096
+"""Of a conversation."""
+
 
 def decode_generate(
     message: orchestrator_pb2.GenerateRequest, *, defaults: SamplingParams
 ) -> GenerateCall:
     """A client's call. Raises `InvalidArgumentError` naming a wrong sampling parameter."""
+
+    if len(message.messages) > MAX_MESSAGES:
+        raise InvalidArgumentError(
+            "messages", f"{len(message.messages)} messages; at most {MAX_MESSAGES}"
+        )
 
     def optional(name: str) -> int | None:
         return getattr(message, name) if message.HasField(name) else None

@@ -6,7 +6,12 @@ from typing import Any
 
 from paceline.errors import InvalidArgumentError
 from paceline.rpc.codec.enums import decode_acceptance, encode_acceptance
-from paceline.sampling.params import SamplingParams
+from paceline.sampling.params import (
+    MAX_ENTRIES,
+    SamplingParams,
+    check_banned_ids,
+    check_count,
+)
 from protos import common_pb2
 
 # Optional fields that have the same name, type and meaning in the message and in the value.
@@ -60,6 +65,9 @@ def decode_sampling(
 
     Repeated fields are taken as sent. Raises `InvalidArgumentError` naming the field.
     """
+    for name in MAX_ENTRIES:  # before anything is made of them
+        check_count(name, len(getattr(message, name)))
+    check_banned_ids(sum(len(sequence.token_ids) for sequence in message.bad_words_token_ids))
     values: dict[str, Any] = {
         name: getattr(message, name) if message.HasField(name) else getattr(defaults, name)
         for name in SCALARS

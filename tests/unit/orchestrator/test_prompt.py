@@ -71,6 +71,10 @@ def test_token_ids_are_taken_as_they_are(tokenizer: Tokenizer) -> None:
             "messages: 2000 characters; at most 1280",
         ),
         ({"messages": [{"role": "", "content": "a"}]}, "messages: message 0 has no role"),
+        (
+            {"messages": [{"role": "r" * 65, "content": "a"}]},
+            "messages: the role of message 0 has 65 characters; at most 64",
+        ),
     ],
 )
 def test_a_wrong_prompt_is_refused_by_name_with_the_numbers(

@@ -14,6 +14,7 @@ from orchestrator.relay import Relay, RelaySettings
 from orchestrator.reply import Reply
 from orchestrator.request import GenerationRequest
 from orchestrator.router import Router
+from orchestrator.stop_strings import StopAutomaton
 from paceline.generation import OutputToken, TopLogprob, Usage
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.sampling.params import SamplingParams
@@ -34,7 +35,8 @@ SETTINGS = RelaySettings(
 
 def reply_to(*stops: str, include: bool = False, **settings: Any) -> Reply:
     plain = RelaySettings(**{**_fields(SETTINGS), **settings})
-    request = GenerationRequest(PROMPT, SamplingParams(seed=77), stops, include, plain, 1)
+    automaton = StopAutomaton(stops) if stops else None
+    request = GenerationRequest(PROMPT, SamplingParams(seed=77), automaton, include, plain, 1)
     return Reply(request, TOKENIZER)
 
 

@@ -158,7 +158,7 @@ def test_every_default_comes_from_the_configuration() -> None:
     assert (settings.commit_credit, settings.failover_timeout_s) == (99, 7)
     assert (settings.speculation, settings.reproducible) == (True, False)
     assert not settings.adaptive
-    assert (request.prompt, request.stops, request.includes_stop) == ((1, 2, 3), (), False)
+    assert (request.prompt, request.stops, request.includes_stop) == ((1, 2, 3), None, False)
 
 
 def test_what_the_call_gives_goes_before_defaults() -> None:
@@ -172,7 +172,8 @@ def test_what_the_call_gives_goes_before_defaults() -> None:
     settings = request.settings
     assert (settings.window, settings.num_speculative_tokens) == (256, LONGEST)
     assert not settings.speculation
-    assert (request.stops, request.includes_stop) == (("x",), True)
+    assert request.stops is not None
+    assert (request.stops.depth, request.includes_stop) == ([0, 1], True)
     assert complete(speculation=True).settings.speculation
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.stop_strings import MAX_STOP_LENGTH, MAX_STOPS, StopStrings
+from orchestrator.stop_strings import MAX_STOP_LENGTH, MAX_STOPS, StopAutomaton, StopStrings
 from paceline.errors import InvalidArgumentError
 
 letters = st.text(alphabet="abé", max_size=24)
@@ -29,7 +29,7 @@ def in_chunks(
     chunks: Sequence[str], stops: Sequence[str], *, include: bool
 ) -> tuple[list[str], bool]:
     """What each chunk let through, then the flush, and whether the text was stopped."""
-    matcher = StopStrings(stops, include=include)
+    matcher = StopStrings(StopAutomaton(stops), include=include)
     sent = []
     for chunk in chunks:
         emitted, stopped = matcher.push(chunk)
@@ -62,7 +62,7 @@ def test_any_chunking_gives_what_a_search_in_the_whole_text_gives(
 @given(text=letters, stops=stop_lists)
 def test_only_a_suffix_that_may_begin_a_stop_is_held_back(text: str, stops: list[str]) -> None:
     """B04: what cannot be part of a match is sent with its own character."""
-    matcher = StopStrings(stops)
+    matcher = StopStrings(StopAutomaton(stops))
     sent = ""
     for end in range(1, len(text) + 1):
         emitted, stopped = matcher.push(text[end - 1])
@@ -94,30 +94,30 @@ def test_what_only_began_like_a_stop_arrives_in_the_end(size: int) -> None:
 
 
 def test_a_complete_match_waits_for_an_earlier_one_under_way() -> None:
-    matcher = StopStrings(["bc", "abcde"])
+    matcher = StopStrings(StopAutomaton(["bc", "abcde"]))
     assert matcher.push("xabc") == ("x", False)
     assert matcher.push("d") == ("", False)
     assert matcher.push("e") == ("", True)
 
 
 def test_a_complete_match_wins_when_the_earlier_one_fails_or_the_text_ends() -> None:
-    matcher = StopStrings(["bc", "abcde"])
+    matcher = StopStrings(StopAutomaton(["bc", "abcde"]))
     assert matcher.push("xabc") == ("x", False)
     assert matcher.push("x") == ("a", True)
-    matcher = StopStrings(["bc", "abcde"], include=True)
+    matcher = StopStrings(StopAutomaton(["bc", "abcde"]), include=True)
     assert matcher.push("xabcd") == ("x", False)
     assert matcher.flush() == ("abc", True)
 
 
 def test_nothing_follows_a_stop() -> None:
-    matcher = StopStrings(["."])
+    matcher = StopStrings(StopAutomaton(["."]))
     assert matcher.push("one. two") == ("one", True)
     assert matcher.push("three") == ("", True)
     assert matcher.flush() == ("", True)
 
 
 def test_of_stops_that_start_together_the_shortest_is_included() -> None:
-    assert StopStrings(["ab", "abc"], include=True).push("xabc") == ("xab", True)
+    assert StopStrings(StopAutomaton(["ab", "abc"]), include=True).push("xabc") == ("xab", True)
 
 
 @pytest.mark.parametrize(
@@ -126,16 +126,17 @@ def test_of_stops_that_start_together_the_shortest_is_included() -> None:
         (["a", ""], "stop: string 1 is empty"),
         (["a" * (MAX_STOP_LENGTH + 1)], "stop: string 0 has 1025 characters; at most 1024"),
         (["a"] * (MAX_STOPS + 1), "stop: 65 strings; at most 64"),
+        (["a" * MAX_STOP_LENGTH] * 9, "stop: 9216 characters; at most 8192"),
     ],
 )
 def test_bad_stop_strings_are_refused_by_name(stops: list[str], problem: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        StopStrings(stops)
+        StopAutomaton(stops)
     assert str(caught.value) == problem
 
 
 def test_memory_does_not_grow_with_the_text() -> None:
-    matcher = StopStrings(["aab"])
+    matcher = StopStrings(StopAutomaton(["aab"]))
     matcher.push("a" * 100)
     tracemalloc.start()
     try:

@@ -12,7 +12,7 @@ from support.byte_tokenizer import EOS_ID, build_byte_tokenizer
 from support.text_tokenizers import FAMILIES
 
 from orchestrator.detokenizer import Detokenizer
-from orchestrator.stop_strings import StopStrings
+from orchestrator.stop_strings import StopAutomaton, StopStrings
 from orchestrator.text_stream import Piece, TextStream
 from paceline.runtime.tokenizer import Tokenizer
 
@@ -27,7 +27,7 @@ def tokenizer_of(family: str) -> Tokenizer:
 def stream_of(
     tokenizer: Tokenizer, stops: Sequence[str] = (), *, include: bool = False
 ) -> TextStream:
-    matcher = StopStrings(stops, include=include) if stops else None
+    matcher = StopStrings(StopAutomaton(stops), include=include) if stops else None
     return TextStream(Detokenizer(tokenizer), matcher)
 
 

@@ -127,3 +127,18 @@ def test_greedy_and_coupled_are_deterministic() -> None:
 def test_the_module_does_not_import_torch() -> None:
     code = "import sys, paceline.sampling.params; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("stop_token_ids", tuple(range(257)), "257 entries; at most 256"),
+        ("allowed_token_ids", (1,) * 65_537, "65537 entries; at most 65536"),
+        ("logit_bias", tuple((i, 0.0) for i in range(4097)), "4097 entries; at most 4096"),
+        ("bad_words_token_ids", ((1,),) * 1025, "1025 entries; at most 1024"),
+        ("bad_words_token_ids", ((1,) * 16_385,), "16385 ids in all; at most 16384"),
+    ],
+)
+def test_lists_have_limits(field: str, value: object, problem: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{field}: {problem}$"):
+        SamplingParams(**{field: value})  # type: ignore[arg-type]
