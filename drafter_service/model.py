@@ -19,7 +19,8 @@ from paceline.runtime.page_table import PageTable
 from paceline.runtime.prefix_cache import PrefixCache
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
-from paceline.sampling.draw import DraftRow, draw_drafts
+from paceline.sampling.columns import Columns
+from paceline.sampling.draw import DraftRow, Draw, draw_drafts
 from paceline.sampling.probabilities import RowContext
 from paceline.types import OpenSession, WorkerInfo
 
@@ -34,7 +35,8 @@ class ModelDrafter:
     """Any causal language model over a paged KV pool.
 
     A session without room in the pool waits; meanwhile its proposals are empty, so that the
-    verifier decodes without it.
+    verifier decodes without it. `columns` are those of the runner's logits, where they are not all
+    ids of the vocabulary.
     """
 
     def __init__(
@@ -43,9 +45,12 @@ class ModelDrafter:
         config: RuntimeConfig,
         info: WorkerInfo,
         grammar: GrammarEngine | None = None,
+        *,
+        columns: Columns | None = None,
     ) -> None:
         self.context_length = runner.context_length
         self._runner = runner
+        self._columns = columns
         self._budget = config.max_batch_tokens
         self._info = info
         self._tables: dict[SessionKey, PageTable] = {}
@@ -158,15 +163,20 @@ class ModelDrafter:
         matchers = [self._matchers.get(request.key) for request in requests]
         masks = [None if matcher is None else matcher.mask() for matcher in matchers]
         rows = [_draft_row(*pair) for pair in zip(requests, masks, strict=True)]
-        draws = draw_drafts(logits[:, :width], rows)
-        proposals = [
-            Proposal(error=draw) if isinstance(draw, PacelineError) else Proposal([draw])
-            for draw in draws
-        ]
+        columns = None if self._columns is None else self._columns.below(width)
+        draws = draw_drafts(logits[:, : width if columns is None else len(columns)], rows, columns)
+        proposals = [self._proposal(draw) for draw in draws]
         return [
             Proposal() if mask is not None and not mask.any() else proposal
             for mask, proposal in zip(masks, proposals, strict=True)
         ]
+
+    def _proposal(self, draw: Draw | PacelineError) -> Proposal:
+        if not isinstance(draw, PacelineError):
+            return Proposal([draw])
+        if self._columns is not None and isinstance(draw, InvalidArgumentError):
+            return Proposal()  # of the ids that may come here it knows none, the target may
+        return Proposal(error=draw)
 
     def rollback(self, key: SessionKey, length: int) -> None:
         if key in self._matchers:

@@ -42,6 +42,12 @@ async def _check_ids(worker: Worker[Any, Any], tokenizer: Tokenizer, info: Worke
     if info.tokenizer_fingerprint == tokenizer.fingerprint:
         return
     table = await worker.vocabulary()
+    if not table.tokens:  # a drafter of a reduced vocabulary knows its target's fingerprint alone
+        raise VocabularyMismatchError(
+            f"{worker.role} {worker.address} ({info.model}) speaks the ids of another tokenizer:"
+            f" its fingerprint is {info.tokenizer_fingerprint[:12]}, the target's"
+            f" {tokenizer.fingerprint[:12]}"
+        )
     theirs = Vocabulary(list(table.tokens), dict(table.special_token_ids))
     difference = first_difference(tokenizer.vocabulary(), theirs)
     if difference is not None:

@@ -38,7 +38,7 @@ class NgramConfig(Section):
     corpus: str | None = None
     """A file to copy from: `*.jsonl` with a list of token ids a line, or text."""
     tokenizer: str | None = None
-    """Model path whose tokenizer reads a text `corpus`; a drafter with a model uses its own."""
+    """Model path whose tokenizer reads a text `corpus`; a drafter whose model has one uses that."""
     max_corpus_tokens: int = Field(default=65_536, ge=1, le=100_000_000)
     """Tokens of the file, and of the ended sessions; about 1 kB of memory each."""
 
@@ -47,6 +47,11 @@ class NgramConfig(Section):
         if self.min_match > self.max_match:
             raise ValueError(f"min_match {self.min_match} is above max_match {self.max_match}")
         return self
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the corpus takes a tokenizer to read."""
+        return self.corpus is not None and not self.corpus.endswith(".jsonl")
 
 
 class CascadeConfig(Section):
@@ -77,11 +82,10 @@ class DrafterConfig(Section):
     @model_validator(mode="after")
     def _corpus_readable(self) -> DrafterConfig:
         corpus, tokenizer = self.ngram.corpus, self.ngram.tokenizer
-        is_text = corpus is not None and not corpus.endswith(".jsonl")
-        if self.kind == "ngram" and is_text and tokenizer is None:
+        if self.kind == "ngram" and self.ngram.has_text and tokenizer is None:
             raise ValueError(f"ngram.tokenizer is required for the text of ngram.corpus {corpus}")
-        if tokenizer is not None and (self.kind != "ngram" or corpus is None):
-            raise ValueError("ngram.tokenizer is of use with kind 'ngram' and ngram.corpus only")
+        if tokenizer is not None and (self.kind == "model" or corpus is None):
+            raise ValueError("ngram.tokenizer is of use with ngram.corpus only")
         return self
 
     @property

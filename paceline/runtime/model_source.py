@@ -79,6 +79,30 @@ def check_reachable(source: ModelSource) -> None:
         ) from error
 
 
+def find_beside(source: ModelSource, file_name: str) -> Path | None:
+    """The directory where a checkpoint's files lie, if there is such a file among them.
+
+    Of a hub id it is the local cache, to which the file is fetched if the hub has it. Raises
+    `ModelLoadError` if the hub cannot be asked and nothing is cached.
+    """
+    if source.gguf_file is not None:
+        return None
+    if source.is_local:
+        place = Path(source.name) / file_name
+        return place.parent if place.is_file() else None
+    from transformers.utils import cached_file  # noqa: PLC0415  (slow import)
+
+    check_reachable(source)
+    found = cached_file(
+        source.name,
+        file_name,
+        revision=source.revision,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if found is None else Path(found).parent
+
+
 def _in_package(package: str) -> ModelSource:
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or spec.origin is None:

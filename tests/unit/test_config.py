@@ -91,7 +91,9 @@ WRONG = {
     "drafter.kind: Input should be 'model', 'ngram' or 'cascade'": {"drafter": {"kind": "eagle"}},
     "drafter.cascade.margin: ": {"drafter": {"cascade": {"margin": 2}}},
     "drafter.ngram.max_corpus_tokens: ": {"drafter": {"ngram": {"max_corpus_tokens": 0}}},
-    "drafter: ngram.tokenizer is of use with": {"drafter": {"ngram": {"tokenizer": "x"}}},
+    "drafter: ngram.tokenizer is of use with ngram.corpus only": {
+        "drafter": {"ngram": {"tokenizer": "x"}}
+    },
     "drafter.model.layers: 0 layers are no model": {
         "drafter": {"model": {"path": "x", "layers": 0}}
     },
