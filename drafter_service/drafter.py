@@ -35,13 +35,15 @@ class Proposal:
     `is_pending`: no draw yet, but the drafter works on it (a prompt in prefill); otherwise an
     empty proposal means that there is nothing to guess from here. `is_waiting`: no draw before
     other sessions leave room. `error`: the session cannot be
-    drafted for.
+    drafted for. `ends_block`: nothing behind the last draw is worth drafting until that is final,
+    which follows from the tokens before that draw and never from the draw itself.
     """
 
     draws: Sequence[Draw] = ()
     is_pending: bool = False
     is_waiting: bool = False
     error: PacelineError | None = None
+    ends_block: bool = False
 
 
 class Drafter(Protocol):

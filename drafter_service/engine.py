@@ -165,15 +165,23 @@ class DrafterEngine:
         session.add(proposal.draws, seconds)
         found_nothing = not proposal.draws and not proposal.is_pending
         return self._take_block(
-            session, found_nothing=found_nothing, is_waiting=proposal.is_waiting
+            session,
+            found_nothing=found_nothing,
+            is_waiting=proposal.is_waiting,
+            ends=proposal.ends_block,
         )
 
     def _take_block(
-        self, session: DraftSession, *, found_nothing: bool, is_waiting: bool = False
+        self,
+        session: DraftSession,
+        *,
+        found_nothing: bool,
+        is_waiting: bool = False,
+        ends: bool = False,
     ) -> Replies:
         kv_length = self._drafter.kv_length(session.key)
         block = session.take_block(
-            found_nothing=found_nothing, is_waiting=is_waiting, kv_length=kv_length
+            found_nothing=found_nothing, is_waiting=is_waiting, ends=ends, kv_length=kv_length
         )
         if block is None:
             return []

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from drafter_service.confidence import confidences
 from drafter_service.drafter import Proposal, ProposeRequest
 from paceline.config import RuntimeConfig
 from paceline.errors import InvalidArgumentError, PacelineError
@@ -36,7 +37,8 @@ class ModelDrafter:
 
     A session without room in the pool waits; meanwhile its proposals are empty, so that the
     verifier decodes without it. `columns` are those of the runner's logits, where they are not all
-    ids of the vocabulary.
+    ids of the vocabulary. A block ends with a token before which the model's confidence was below
+    `min_confidence`.
     """
 
     def __init__(
@@ -47,10 +49,12 @@ class ModelDrafter:
         grammar: GrammarEngine | None = None,
         *,
         columns: Columns | None = None,
+        min_confidence: float = 0.0,
     ) -> None:
         self.context_length = runner.context_length
         self._runner = runner
         self._columns = columns
+        self._min_confidence = min_confidence
         self._budget = config.max_batch_tokens
         self._info = info
         self._tables: dict[SessionKey, PageTable] = {}
@@ -166,6 +170,12 @@ class ModelDrafter:
         columns = None if self._columns is None else self._columns.below(width)
         draws = draw_drafts(logits[:, : width if columns is None else len(columns)], rows, columns)
         proposals = [self._proposal(draw) for draw in draws]
+        if self._min_confidence:
+            sure = [found >= self._min_confidence for found in confidences(logits)]
+            proposals = [
+                proposal if is_sure else replace(proposal, ends_block=bool(proposal.draws))
+                for proposal, is_sure in zip(proposals, sure, strict=True)
+            ]
         return [
             Proposal() if mask is not None and not mask.any() else proposal
             for mask, proposal in zip(masks, proposals, strict=True)

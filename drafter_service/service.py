@@ -59,7 +59,12 @@ def load_drafter(config: DrafterConfig) -> tuple[Drafter, Tokenizer | None]:
     if grammar is not None:
         grammar.prepare()
     drafter = ModelDrafter(
-        loaded.runner, config.runtime, loaded.info, grammar, columns=loaded.columns
+        loaded.runner,
+        config.runtime,
+        loaded.info,
+        grammar,
+        columns=loaded.columns,
+        min_confidence=config.min_confidence,
     )
     if config.kind == "model":
         return drafter, tokenizer

@@ -33,6 +33,8 @@ class DraftSession:
         # a draft for the token that the prefill decides would void later ones by chance of timing
         self._awaits_first = opening.reproducible and self.committed == opening.prompt_length
         self._unsent: list[Draw] = []
+        self._rests_until = 0
+        """Length to be final, or void, before more is drafted: the model was unsure there."""
         self._has_told_end = False
         self._draft_s = 0.0
         # the last token is always the verifier's own, so a draft there could not pay
@@ -54,7 +56,6 @@ class DraftSession:
         if event.token_ids:
             self._awaits_first = False
         self._adjust(event)
-        self.is_active = self._window > 0
         end = event.base + len(event.token_ids)
         drafted = self.tokens[event.base : end]
         agreed = _common_prefix(drafted, event.token_ids)
@@ -69,10 +70,12 @@ class DraftSession:
                 self.epoch += 1  # the verifier sees the same difference when the block arrives
             self.tokens[event.base :] = event.token_ids
             self._sent = end
+            self._rests_until = 0
         self.epoch = max(self.epoch, event.epoch)
         self.committed = end
         num_unsent = len(self.tokens) - self._sent
         self._unsent = self._unsent[len(self._unsent) - num_unsent :]
+        self.is_active = self._window > 0 and self.committed >= self._rests_until
         return valid
 
     def _adjust(self, event: Advance) -> None:
@@ -124,14 +127,19 @@ class DraftSession:
         self._draft_s += seconds
 
     def take_block(
-        self, *, found_nothing: bool, kv_length: int, is_waiting: bool = False
+        self, *, found_nothing: bool, kv_length: int, is_waiting: bool = False, ends: bool = False
     ) -> DraftBlock | None:
         """The next block, once it is full, the window is, or there is nothing more to propose.
+
+        One that `ends` is not gone on from before its last token is final, whatever the window and
+        the length of a block: neither that nor when it is told may depend on timing.
 
         A drafter that has ended, or waits for room (`is_waiting`), says so once and not at every
         advance: the verifier then decodes by itself, without a round trip a token.
         """
-        has_room = self._room() > 0 and not found_nothing
+        has_room = self._room() > 0 and not found_nothing and not ends
+        if ends:
+            self._rests_until = len(self.tokens)
         if has_room and len(self._unsent) < self._block_length:
             return None
         draws, self._unsent = self._unsent, []
@@ -157,6 +165,8 @@ class DraftSession:
     def _state(self) -> DrafterState:
         if self.committed >= self._max_length:
             return DrafterState.ENDED
+        if self.committed < self._rests_until:
+            return DrafterState.UNSURE
         return DrafterState.RUNNING if self.is_active else DrafterState.PAUSED
 
     @property

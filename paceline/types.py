@@ -45,6 +45,7 @@ class DrafterState(enum.Enum):
     RUNNING = "running"
     PAUSED = "paused"
     ENDED = "ended"
+    UNSURE = "unsure"
 
 
 @dataclass(frozen=True, slots=True)

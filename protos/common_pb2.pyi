@@ -37,6 +37,7 @@ class DrafterState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFTER_STATE_RUNNING: _ClassVar[DrafterState]
     DRAFTER_STATE_PAUSED: _ClassVar[DrafterState]
     DRAFTER_STATE_ENDED: _ClassVar[DrafterState]
+    DRAFTER_STATE_UNSURE: _ClassVar[DrafterState]
 ACCEPTANCE_UNSPECIFIED: Acceptance
 ACCEPTANCE_REJECTION: Acceptance
 ACCEPTANCE_BLOCK: Acceptance
@@ -56,6 +57,7 @@ DRAFTER_STATE_UNSPECIFIED: DrafterState
 DRAFTER_STATE_RUNNING: DrafterState
 DRAFTER_STATE_PAUSED: DrafterState
 DRAFTER_STATE_ENDED: DrafterState
+DRAFTER_STATE_UNSURE: DrafterState
 
 class LogitBias(_message.Message):
     __slots__ = ("token_id", "bias")

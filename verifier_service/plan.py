@@ -69,26 +69,27 @@ class PassRules:
             return min(tail.first_block, room)
         return min(len(tail), self.max_drafts, room)
 
-    def least_room(self, tail: DraftTail, left: int) -> int:
+    def least_room(self, tail: DraftTail, left: int, *, is_unsure: bool) -> int:
         """Room without which nothing runs, where commit credit must not shape the output.
 
         `left` is what is missing to the session's full length. Block verification takes no part
         of a block.
         """
-        if self.is_reproducible and self.stops_and_waits:
+        if self.is_reproducible and (self.stops_and_waits or is_unsure):
             return max(1, min(len(tail) + 1, left))  # so that credit withholds no bonus
         if self.judges_by_block:
             return max(1, min(tail.first_block, left))
         return 1
 
-    def may_take_bonus(self, *, is_drafting: bool, drafter_rests: bool) -> bool:
+    def may_take_bonus(self, *, is_drafting: bool, drafter_rests: bool, is_unsure: bool) -> bool:
         """Whether a token after full acceptance leaves the drafter's further drafts alive.
 
         A deterministic target token does not depend on the drafts: the drafter's next token is
         simply compared with it. A sampled one would mostly differ from what a running drafter
         guessed, and void more than it brings. And where the output must not depend on timing,
-        whether the drafter rests may not decide, unless it always does after a block.
+        whether the drafter rests may not decide, unless it always does after a block, or was unsure
+        there, which the text decides.
         """
-        if self.is_deterministic or not is_drafting:
+        if self.is_deterministic or not is_drafting or is_unsure:
             return True
         return drafter_rests and (self.stops_and_waits or not self.is_reproducible)

@@ -95,6 +95,8 @@ class VerifierSession:
         overlap = self.tokens[block.base : block.base + len(block.token_ids)]
         if overlap == list(block.token_ids[: len(overlap)]):
             self.tail.append(block, skip=len(overlap))
+            if not self.tail:
+                self._drafter.tail_ended()
             self._note_discards(len(overlap), "known")
             if self.tail and self._ready_since is None:
                 self._ready_since = arrived
@@ -150,7 +152,8 @@ class VerifierSession:
 
     def ready_at(self, now: float) -> float | None:
         """When `plan` has something; None if only an event can change that."""
-        if self.table is None or self._room() < self._rules.least_room(self.tail, self._left()):
+        least = self._rules.least_room(self.tail, self._left(), is_unsure=self._drafter.is_unsure)
+        if self.table is None or self._room() < least:
             return None
         if self.tail or not self._expects_drafts():
             return now
@@ -180,7 +183,9 @@ class VerifierSession:
 
     def _may_take_bonus(self) -> bool:
         return self._rules.may_take_bonus(
-            is_drafting=self._drafter.is_on, drafter_rests=self._drafter.rests(len(self.tokens))
+            is_drafting=self._drafter.is_on,
+            drafter_rests=self._drafter.rests(len(self.tokens)),
+            is_unsure=self._drafter.is_unsure,
         )
 
     @property
@@ -254,6 +259,8 @@ class VerifierSession:
             self._discard(self.tail.clear(), "rejected")
         self._ready_since = None
         self._drafter.end_wait()
+        if not self.tail:
+            self._drafter.tail_ended()
         cached_prompt_tokens = self.num_reused if base == self.opening.prompt_length else 0
         self.tokens.extend(decision.token_ids)
         self.table.truncate(min(self.table.length, len(self.tokens) - 1))

@@ -71,12 +71,17 @@ class DrafterConfig(Section):
     """Required for `kind: model` and `kind: cascade`."""
     ngram: NgramConfig = NgramConfig()
     cascade: CascadeConfig = CascadeConfig()
+    min_confidence: float = Field(default=0.0, ge=0, lt=1)
+    """A block ends early with a token before which the model held no token likelier than this, and
+    nothing is drafted behind it until it is judged; 0 never ends one."""
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
     def _model_given(self) -> DrafterConfig:
         if self.has_model and self.model is None:
             raise ValueError(f"model is required when kind is {self.kind!r}")
+        if self.min_confidence and not self.has_model:
+            raise ValueError(f"min_confidence is of no use when kind is {self.kind!r}")
         return self
 
     @model_validator(mode="after")

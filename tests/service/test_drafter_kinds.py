@@ -63,6 +63,7 @@ def kinds(target: Path, tiny_dir: Callable[..., Path], tmp_path: Path) -> dict[s
             "ngram": short,
             "cascade": {"margin": 0},
         },
+        "unsure model": {"kind": "model", "model": model_section(target), "min_confidence": 0.999},
         "reduced vocabulary": {"kind": "model", "model": reduced},
         "cascade over a reduced vocabulary": {
             "kind": "cascade",
@@ -83,6 +84,7 @@ def kinds(target: Path, tiny_dir: Callable[..., Path], tmp_path: Path) -> dict[s
         "cascade",
         "cascade over chosen layers",
         "cascade over a short context",
+        "unsure model",
         "reduced vocabulary",
         "cascade over a reduced vocabulary",
     ],
@@ -113,6 +115,8 @@ async def test_every_kind_gives_the_targets_own_greedy_text(
         if kind == "cascade":
             assert counters["drawn_tokens"] > 0
             assert sum(result.stats.accepted for result in results) > 100
+        if kind == "unsure model":  # the target itself, yet a token a block
+            assert 1.5 < max(result.stats.mean_acceptance_length for result in results) < 3
         if "reduced" in kind:
             assert sum(result.stats.accepted for result in results) > 40
         await until(stack.is_idle)
