@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from paceline.errors import PacelineError
+from paceline.features import Features
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw
 from paceline.types import OpenSession, WorkerInfo
@@ -44,6 +45,20 @@ class Proposal:
     is_waiting: bool = False
     error: PacelineError | None = None
     ends_block: bool = False
+
+
+@runtime_checkable
+class TakesFeatures(Protocol):
+    """A drafter that drafts from the target's features: it describes itself by `feature_size`."""
+
+    def take_features(self, key: SessionKey, features: Features) -> None:
+        """Those of further committed positions of a session that was opened with `features`.
+
+        Each position comes once and in order: the prompt's, then what verdicts committed but for
+        the last token, which the target has not read yet. They begin later than at 0, or have a
+        gap, where the session had no drafter, or another one, meanwhile.
+        """
+        ...
 
 
 class Drafter(Protocol):

@@ -10,10 +10,11 @@ import time
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from drafter_service.drafter import Drafter, Proposal, ProposeRequest
+from drafter_service.drafter import Drafter, Proposal, ProposeRequest, TakesFeatures
 from drafter_service.session import DraftSession
 from drafter_service.traces import DrafterTraces
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError
+from paceline.features import Features
 from paceline.logs import session_fields
 from paceline.runtime.engine_thread import LinkId, SessionKey
 from paceline.telemetry.metrics import DrafterMetrics
@@ -86,6 +87,18 @@ class DrafterEngine:
         if valid < length:
             self._drafter.rollback(session.key, valid)
             self.metrics.rolled_back(length - valid)
+        if event.features is not None:
+            self._take_features(session, event.features)
+
+    def _take_features(self, session: DraftSession, features: Features) -> None:
+        if not (session.opening.features and isinstance(self._drafter, TakesFeatures)):
+            raise InvalidArgumentError("features", "the session was not opened with them")
+        if features.end >= session.committed:
+            raise InvalidArgumentError(
+                "features",
+                f"positions up to {features.end} of {session.committed} committed tokens",
+            )
+        self._drafter.take_features(session.key, features)
 
     def close_link(self, link: LinkId) -> None:
         """Free all sessions of a link."""

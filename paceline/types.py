@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from paceline.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
+    from paceline.features import Features
     from paceline.generation import TraceSpan
     from paceline.sampling.draft_probs import DraftProbs
 
@@ -75,6 +76,8 @@ class OpenSession:
     reproducible: bool = False
     grammar: str = ""
     cache_salt: str = ""
+    features: bool = False
+    """Whether verdicts, and so advances, carry the target's features."""
     trace_context: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -123,6 +126,7 @@ class Advance:
     token_ids: tuple[int, ...]
     window: int | None = None
     num_speculative_tokens: int | None = None
+    features: Features | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,7 @@ class Verdict:
     num_discarded: int
     target_probs: tuple[float, ...] = ()
     cached_prompt_tokens: int = 0
+    features: Features | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +200,14 @@ class PromptLogprobs:
     session_id: SessionId
     base: int
     logprobs: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFeatures:
+    """The target's features of what a session was opened with, before the first verdict."""
+
+    session_id: SessionId
+    features: Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +247,11 @@ class WorkerInfo:
     live_sessions: int = 0
     waiting_sessions: int = 0
     peak_memory_bytes: int = 0
+    feature_size: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
 
 
 DrafterEvent: TypeAlias = OpenSession | Advance | CloseSession
 DrafterReply: TypeAlias = DraftBlock | SessionSpans | SessionError
 VerifierEvent: TypeAlias = OpenSession | DraftBlock | Credit | SetSpeculation | CloseSession
-VerifierReply: TypeAlias = Verdict | PromptLogprobs | SessionSpans | SessionError
+VerifierReply: TypeAlias = Verdict | PromptLogprobs | PromptFeatures | SessionSpans | SessionError

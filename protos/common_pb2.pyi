@@ -116,7 +116,7 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words_token_ids: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., seed: _Optional[int] = ..., logprobs: _Optional[int] = ..., acceptance: _Optional[_Union[Acceptance, str]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("token_ids", "prompt_length", "sampling", "window", "num_speculative_tokens", "draft_top_k", "committed_limit", "speculation", "epoch", "eos_token_ids", "vocab_size", "trace_context", "reproducible", "grammar", "cache_salt")
+    __slots__ = ("token_ids", "prompt_length", "sampling", "window", "num_speculative_tokens", "draft_top_k", "committed_limit", "speculation", "epoch", "eos_token_ids", "vocab_size", "trace_context", "reproducible", "grammar", "cache_salt", "features")
     class TraceContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class OpenSession(_message.Message):
     REPRODUCIBLE_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     prompt_length: int
     sampling: SamplingParams
@@ -154,7 +155,18 @@ class OpenSession(_message.Message):
     reproducible: bool
     grammar: str
     cache_salt: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draft_top_k: _Optional[int] = ..., committed_limit: _Optional[int] = ..., speculation: _Optional[bool] = ..., epoch: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., reproducible: _Optional[bool] = ..., grammar: _Optional[str] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    features: bool
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draft_top_k: _Optional[int] = ..., committed_limit: _Optional[int] = ..., speculation: _Optional[bool] = ..., epoch: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., reproducible: _Optional[bool] = ..., grammar: _Optional[str] = ..., cache_salt: _Optional[str] = ..., features: _Optional[bool] = ...) -> None: ...
+
+class Features(_message.Message):
+    __slots__ = ("base", "size", "values")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    size: int
+    values: bytes
+    def __init__(self, base: _Optional[int] = ..., size: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class CloseSession(_message.Message):
     __slots__ = ()
@@ -250,7 +262,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerDescription(_message.Message):
-    __slots__ = ("kind", "model", "dtype", "quantization", "device", "vocab_size", "tokenizer_fingerprint", "context_length", "kv_page_size", "kv_pages_total", "kv_pages_used", "live_sessions", "waiting_sessions", "eos_token_ids", "peak_memory_bytes", "counters")
+    __slots__ = ("kind", "model", "dtype", "quantization", "device", "vocab_size", "tokenizer_fingerprint", "context_length", "kv_page_size", "kv_pages_total", "kv_pages_used", "live_sessions", "waiting_sessions", "eos_token_ids", "peak_memory_bytes", "counters", "feature_size")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +286,7 @@ class WorkerDescription(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_SIZE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     model: str
     dtype: str
@@ -290,7 +303,8 @@ class WorkerDescription(_message.Message):
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     peak_memory_bytes: int
     counters: _containers.ScalarMap[str, int]
-    def __init__(self, kind: _Optional[str] = ..., model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., device: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., context_length: _Optional[int] = ..., kv_page_size: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., live_sessions: _Optional[int] = ..., waiting_sessions: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., peak_memory_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    feature_size: int
+    def __init__(self, kind: _Optional[str] = ..., model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., device: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., context_length: _Optional[int] = ..., kv_page_size: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., live_sessions: _Optional[int] = ..., waiting_sessions: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., peak_memory_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., feature_size: _Optional[int] = ...) -> None: ...
 
 class VocabularyRequest(_message.Message):
     __slots__ = ()

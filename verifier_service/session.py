@@ -194,6 +194,16 @@ class VerifierSession:
         asked = self._params.prompt_logprobs is not None
         return asked and len(self.tokens) == self.opening.prompt_length
 
+    @property
+    def sends_features(self) -> bool:
+        """Whether the drafter is told the target's features; one that is off is not."""
+        return self.opening.features and self._drafter.is_on
+
+    @property
+    def computes_all(self) -> bool:
+        """Whether what others have cached is of no use: the rows themselves are asked for."""
+        return self.wants_prompt_logprobs or self.opening.features
+
     def prompt_logprobs(self, base: int, logits: Tensor) -> PromptLogprobs:
         """Log-probabilities of the prompt's ids from `base` on, from their rows `[n, vocab]`."""
         token_ids = self.tokens[base : base + len(logits)]

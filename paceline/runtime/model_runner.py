@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from paceline.runtime.feature_tap import FeatureTap
 from paceline.runtime.kv_cache import PagedCache
 from paceline.runtime.kv_store import KVStore
 from paceline.runtime.page_pool import PagePool
@@ -39,6 +40,8 @@ class ModelRunner:
         self._store = store
         self._device = model.device
         self._cache_argument = cache_argument(model)
+        self._tap = FeatureTap(model)
+        self.feature_size = self._tap.size
         self._selects_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @property
@@ -52,6 +55,18 @@ class ModelRunner:
         Each table must appear once, and each chunk hold at least one token. If the pass raises,
         the tables are as long as before.
         """
+        return self._forward(chunks)[0]
+
+    def forward_with_features(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[Tensor]]:
+        """The same pass, and the last hidden states; see `FeatureSource`."""
+        with self._tap.listening():
+            logits, ends = self._forward(chunks)
+        hidden = self._tap.take()
+        parts = zip(chunks, ends, strict=True)
+        return logits, [hidden[end - len(chunk.token_ids) : end] for chunk, end in parts]
+
+    def _forward(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[int]]:
+        """Logits, and the row after each chunk's last in the pass."""
         lengths = [chunk.table.length for chunk in chunks]
         try:
             for chunk in chunks:
@@ -71,7 +86,7 @@ class ModelRunner:
             self._store.clear(table.pages[-1:])
 
     @torch.inference_mode()
-    def _run(self, chunks: Sequence[Chunk], lengths: Sequence[int]) -> Tensor:
+    def _run(self, chunks: Sequence[Chunk], lengths: Sequence[int]) -> tuple[Tensor, list[int]]:
         spans = [
             Span(chunk.table, length, chunk.table.length)
             for chunk, length in zip(chunks, lengths, strict=True)
@@ -99,7 +114,7 @@ class ModelRunner:
         ).logits[0]
         if not self._selects_rows:
             logits = logits.index_select(0, wanted)
-        return logits[:, : self.vocab_size]
+        return logits[:, : self.vocab_size], ends
 
 
 def cache_argument(model: PreTrainedModel) -> str:

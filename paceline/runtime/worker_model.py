@@ -53,6 +53,7 @@ def _load_pretrained(kind: str, model: ModelConfig, runtime: RuntimeConfig) -> W
         tokenizer_fingerprint=tokenizer.fingerprint,
         context_length=runner.context_length,
         eos_token_ids=loaded.eos_token_ids,
+        feature_size=runner.feature_size if kind == "verifier" else 0,
     )
     return WorkerModel(runner, tokenizer, info)
 
