@@ -57,7 +57,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
         torch.set_num_threads(config.threads)
     check_reachable(source)
     with quiet_transformers():
-        model_config = _load_config(source)
+        model_config = load_config(source)
         _check_architecture(model_config, source)
         model = _load_weights(source, model_config, config, device)
     _check_model(model, source)
@@ -129,7 +129,8 @@ def context_length(config: PreTrainedConfig, source: ModelSource) -> int:
     return length
 
 
-def _load_config(source: ModelSource) -> PreTrainedConfig:
+def load_config(source: ModelSource) -> PreTrainedConfig:
+    """A model's configuration alone. Raises `ModelLoadError`."""
     try:
         return AutoConfig.from_pretrained(source.name, **source.pretrained_arguments())
     except Exception as error:
