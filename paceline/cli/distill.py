@@ -9,9 +9,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
-from click.core import ParameterSource
 from pydantic import ValidationError
 
 from paceline.cli.bench_options import Dtype, Quantization, examples, option
@@ -58,7 +56,7 @@ def distill(  # noqa: PLR0917  (typer's parameters are named options)
     ] = _DATA.max_answer_tokens,
     temperatures: Annotated[
         str, option("Of answers, in turn; 0 is greedy.", DATA, metavar="T,T,…")
-    ] = ",".join(f"{each:g}" for each in _DATA.temperatures),
+    ] = ",".join(map("{:g}".format, _DATA.temperatures)),
     top: Annotated[
         int, option("Most likely ids of the target that are kept a token.", DATA, min=1, max=4096)
     ] = _DATA.num_top,
@@ -165,13 +163,13 @@ def _numbers(text: str, name: str, kind: type[int] | type[float]) -> list[Any]:
     return numbers
 
 
-def _command(context: click.Context, target: str) -> str:
+def _command(context: typer.Context, target: str) -> str:
     """The command without what is only of this machine: options that were given, and the target."""
     words = ["paceline", "distill", target, "-o", "DIR"]
     for parameter in context.command.params:
         name = parameter.name or ""
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in _PLACES:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and name not in _PLACES:
             value = context.params[name]
             words += [max(parameter.opts, key=len), str(getattr(value, "value", value))]
     return shlex.join(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 
 from paceline.distillation.topics import JOBS, NAMES, PLACES, THINGS
 
@@ -37,7 +38,7 @@ def record(rng: random.Random) -> dict[str, object]:
 def broken_json(rng: random.Random) -> str:
     """A record with what people get wrong in JSON: quotes, commas, braces."""
     text = json.dumps(record(rng))
-    faults = (
+    faults: tuple[Callable[[str], str], ...] = (
         lambda good: good.replace('"', "'"),
         lambda good: good.replace(", ", " ", 1),
         lambda good: good[:-1],

@@ -100,7 +100,7 @@ def _free_depths(
     ends = {index: len(text) - MAX_DEPTH for index, text in texts.items()}
     at = {index: int(answers.question_lengths[index]) for index in indexes}
     tables: dict[int, PageTable] = {}
-    depths = []
+    depths: list[int] = []
     try:
         for index in indexes:
             tables[index] = runner.pool.open_table(len(texts[index]) + MAX_DEPTH)

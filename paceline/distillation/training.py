@@ -120,7 +120,7 @@ class Training:
         rounds = self.step >= settings.rounded_from * settings.steps
         with self._rounded() if rounds else nullcontext():
             loss = cross_entropy(self._logits(lesson), lesson)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         nn.utils.clip_grad_norm_(self._student.parameters(), MAX_GRADIENT_NORM)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)

@@ -77,16 +77,16 @@ def keep_ids(model: PreTrainedModel, token_ids: Tensor, end_ids: Sequence[int]) 
     head.out_features = len(token_ids)
     if head.bias is not None:
         head.bias = nn.Parameter(head.bias[index].clone())
-    ends: Any = list(end_ids) if len(end_ids) != 1 else end_ids[0]
+    ends = list(end_ids) or None
     text = model.config.get_text_config(decoder=True)
     text.vocab_size = len(token_ids)
     for settings in {id(each): each for each in (model.config, text)}.values():
         settings.bos_token_id = settings.pad_token_id = None
-        settings.eos_token_id = ends or None
+        settings.eos_token_id = ends
     generation = model.generation_config
     if generation is not None:
         generation.bos_token_id = generation.pad_token_id = None
-        generation.eos_token_id = ends or None
+        generation.eos_token_id = ends
 
 
 def student_logits(
@@ -115,11 +115,10 @@ def student_logits(
 def linear_weights(model: PreTrainedModel) -> list[nn.Parameter]:
     """The weights that quantization rounds: of all linear layers but the head."""
     head = model.get_output_embeddings()
-    return [
-        module.weight
-        for module in model.modules()
-        if isinstance(module, nn.Linear) and module is not head
+    layers: list[Any] = [
+        module for module in model.modules() if isinstance(module, nn.Linear) and module is not head
     ]
+    return [layer.weight for layer in layers]
 
 
 def save_student(model: PreTrainedModel, directory: Path, *, quantization: str) -> None:
