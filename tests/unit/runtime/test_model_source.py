@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub
@@ -61,13 +62,14 @@ def test_anything_else_is_a_hub_id_of_a_revision(name: str) -> None:
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An importable package without files."""
     place = tmp_path / "shipped_model"
     place.mkdir()
     (place / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    return place
+    yield place
+    sys.modules.pop("shipped_model", None)  # finding what is in it imports it
 
 
 def test_a_package_ships_one_gguf_file(package: Path) -> None:
