@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -65,6 +66,17 @@ def keep_recipe(path: Path, recipe: Mapping[str, Any], *, free: Collection[str] 
     started = path.with_suffix(".part")
     started.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
     os.replace(started, path)
+
+
+def recipe_directory(work: Path, recipe: Mapping[str, Any], *, free: Collection[str]) -> Path:
+    """A directory in `work` for what follows from a recipe, made if it is new, so that several
+    recipes can be tried over the same data. What is in `free` makes no other one."""
+    deciding = {key: value for key, value in recipe.items() if key not in free}
+    digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+    place = work / f"student-{digest[:12]}"
+    place.mkdir(exist_ok=True)
+    keep_recipe(place / "recipe.json", recipe, free=free)
+    return place
 
 
 def _compare(path: Path, wanted: Mapping[str, Any]) -> None:

@@ -24,19 +24,25 @@ from paceline.distillation.judging import Judge
 from paceline.distillation.lessons import Lesson, Lessons
 from paceline.distillation.progress import Progress
 from paceline.distillation.prompts import Prompt, built_in_prompts, prompts_of_file
-from paceline.distillation.recipe import DataSettings, TrainingSettings, keep_recipe
+from paceline.distillation.recipe import (
+    DataSettings,
+    TrainingSettings,
+    keep_recipe,
+    recipe_directory,
+)
 from paceline.distillation.training import Logits, Rounded, Training
 from paceline.distillation.vocabulary import choose_ids, coverage, id_weights
 from paceline.errors import ConfigError
 from paceline.runtime.draft_vocabulary import DraftVocabulary
 from paceline.runtime.memory import keep_freed_memory
+from paceline.runtime.quantization import check_available
 from paceline.runtime.student import (
-    default_layers,
     fast_compute_dtype,
     keep_ids,
     linear_weights,
     load_student,
     nearest_ids,
+    student_layers,
     student_logits,
 )
 from paceline.runtime.tokenizer import Tokenizer
@@ -70,15 +76,18 @@ def distill(order: Order, progress: Progress) -> DraftVocabulary:
     if order.target.device != "cuda":
         keep_freed_memory()
     tokenizer = Tokenizer.load(order.target.path, order.target.revision)
+    training = _whole(order.training, order.target, tokenizer)
     answers, held_out = _answers(order, tokenizer, progress)
     gc.collect()  # the target, before the student is loaded
-    training = _whole(order.training, order.target, tokenizer)
-    keep_recipe(
-        order.work / "training.json",
-        {**asdict(training), "num_answers": len(answers)},
-        free=("checkpoint_steps",),
+    recipe = {**asdict(training), "num_answers": len(answers)}
+    place = recipe_directory(order.work, recipe, free=("checkpoint_steps",))
+    return _train(
+        replace(order, work=place, training=training),
+        tokenizer,
+        answers=answers,
+        held_out=held_out,
+        progress=progress,
     )
-    return _train(order, training, tokenizer, answers=answers, held_out=held_out, progress=progress)
 
 
 def _check_output(output: Path) -> None:
@@ -158,26 +167,27 @@ def _load_target(target: ModelConfig, longest: int, num_live: int) -> WorkerMode
 def _whole(
     settings: TrainingSettings, target: ModelConfig, tokenizer: Tokenizer
 ) -> TrainingSettings:
-    """The settings with everything decided that was left open."""
+    """The settings with everything decided that was left open, and found possible, before hours
+    of work rely on it."""
     if settings.num_draft_ids > tokenizer.vocab_size:
         raise ConfigError(
             f"--draft-ids: {settings.num_draft_ids} is more than the {tokenizer.vocab_size} ids of"
             f" {target.path}"
         )
-    return replace(
-        settings, layers=default_layers(target) if settings.layers is None else settings.layers
-    )
+    if settings.quantization != "none":
+        check_available(settings.quantization)
+    return replace(settings, layers=student_layers(target, settings.layers))
 
 
 def _train(
     order: Order,
-    settings: TrainingSettings,
     tokenizer: Tokenizer,
     *,
     answers: StoredAnswers,
     held_out: StoredAnswers,
     progress: Progress,
 ) -> DraftVocabulary:
+    settings = order.training
     assert settings.layers is not None, "decided by now"
     loaded = load_student(order.target.model_copy(update={"layers": settings.layers}))
     student = loaded.model

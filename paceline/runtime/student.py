@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from paceline.config import ModelConfig
 from paceline.errors import ModelLoadError
+from paceline.runtime.layer_cut import chosen_layers
 from paceline.runtime.loader import LoadedModel, load_config, load_model
 from paceline.runtime.model_source import resolve_source
 from paceline.runtime.quantization import bitsandbytes_config, check_available
@@ -22,14 +23,16 @@ from paceline.runtime.quiet import quiet_transformers
 _ROWS_AT_ONCE = 4096
 
 
-def default_layers(target: ModelConfig) -> tuple[int, ...]:
-    """A target's first three layers and its last, or all of a smaller one.
+def student_layers(target: ModelConfig, wanted: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The layers to begin with: those wanted, else the first three and the last, or all of fewer.
 
-    Raises `ModelLoadError`.
+    Raises `ModelLoadError` if the target has not got them.
     """
     source = resolve_source(target.path, target.revision)
     with quiet_transformers():
         config = load_config(source)
+    if wanted is not None:
+        return chosen_layers(wanted, config, source.label)
     total = int(config.get_text_config(decoder=True).num_hidden_layers)
     return tuple(sorted({*range(min(3, total)), total - 1}))
 

@@ -15,11 +15,11 @@ from support.byte_tokenizer import CHAT_TEMPLATE, build_byte_tokenizer
 from support.tiny_models import save_tiny_model
 
 from paceline.config import ModelConfig
-from paceline.distillation import data
+from paceline.distillation import data, run
 from paceline.distillation.progress import Bar, Progress
 from paceline.distillation.recipe import DataSettings, TrainingSettings
 from paceline.distillation.run import Order, distill
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, StartupError
 from paceline.runtime.draft_vocabulary import DraftVocabulary
 from paceline.runtime.tokenizer import Tokenizer
 
@@ -126,18 +126,8 @@ def test_a_drafter_beats_its_untrained_self_and_an_interruption_changes_no_figur
     assert once_more.figures["agreement"] == whole.figures["agreement"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda order: replace(order, data=replace(order.data, seed=1)), r"seed: 1 was asked for"),
-        (
-            lambda order: replace(order, training=replace(order.training, steps=9)),
-            r"steps: 9 was asked for and .*training\.json began with 2; use another --work",
-        ),
-    ],
-)
-def test_a_work_directory_of_another_recipe_is_refused(
-    order: Order, change: Callable[[Order], Order], message: str
+def test_another_training_starts_anew_over_the_same_answers_and_other_data_is_refused(
+    order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = replace(
         order,
@@ -145,8 +135,14 @@ def test_a_work_directory_of_another_recipe_is_refused(
         training=replace(order.training, steps=2, quantization="none"),
     )
     distill(short, quiet())
-    with pytest.raises(ConfigError, match=message):
-        distill(change(short), quiet())
+    with pytest.raises(ConfigError, match=r"seed: 1 was asked for and .*data\.json began with 0"):
+        distill(with_data(short, seed=1), quiet())
+    students = set(short.work.glob("student-*"))
+    monkeypatch.setattr(run, "load_worker_model", None)  # nothing is left to ask the target
+    distill(with_training(short, checkpoint_steps=1), quiet())
+    assert set(short.work.glob("student-*")) == students
+    distill(with_training(short, steps=3), quiet())
+    assert len(set(short.work.glob("student-*"))) == len(students) + 1
 
 
 def with_training(order: Order, **changes: Any) -> Order:
@@ -161,6 +157,7 @@ def with_data(order: Order, **changes: Any) -> Order:
     ("change", "message"),
     [
         (lambda order: with_training(order, num_draft_ids=300), "--draft-ids: 300 is more than"),
+        (lambda order: with_training(order, layers=(0, 3)), "layer 3 was asked for"),
         (lambda order: with_data(order, max_prompt_tokens=1), "--max-prompt-tokens: no prompt has"),
         (
             lambda order: with_data(order, max_answer_tokens=600),
@@ -171,7 +168,7 @@ def with_data(order: Order, **changes: Any) -> Order:
 def test_what_does_not_fit_the_target_is_named(
     order: Order, change: Callable[[Order], Order], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(StartupError, match=message):
         distill(change(with_data(order, num_prompts=6)), quiet())
 
 

@@ -9,14 +9,15 @@ import torch
 from support.tiny_models import ARCHITECTURES, save_tiny_model, tiny_model
 
 from paceline.config import ModelConfig
+from paceline.errors import ModelLoadError
 from paceline.runtime.loader import load_model
 from paceline.runtime.student import (
-    default_layers,
     keep_ids,
     linear_weights,
     load_student,
     nearest_ids,
     save_student,
+    student_layers,
     student_logits,
 )
 from paceline.runtime.weight_rounding import NF4_BLOCK, rounded, rounded_weights
@@ -64,8 +65,11 @@ def test_ids_that_are_not_kept_are_read_as_their_nearest_neighbour() -> None:
 def test_layers_are_the_first_three_and_the_last_unless_named(tmp_path: Path) -> None:
     deep = save_tiny_model(tmp_path / "deep", num_hidden_layers=6)
     shallow = save_tiny_model(tmp_path / "shallow", num_hidden_layers=2)
-    assert default_layers(ModelConfig(path=str(deep))) == (0, 1, 2, 5)
-    assert default_layers(ModelConfig(path=str(shallow))) == (0, 1)
+    assert student_layers(ModelConfig(path=str(deep)), None) == (0, 1, 2, 5)
+    assert student_layers(ModelConfig(path=str(shallow)), None) == (0, 1)
+    assert student_layers(ModelConfig(path=str(deep)), (0, 3)) == (0, 3)
+    with pytest.raises(ModelLoadError, match=r"layer 2 was asked for and .* has only 2 layers"):
+        student_layers(ModelConfig(path=str(shallow)), (0, 2))
     student = load_student(ModelConfig(path=str(deep), layers=(0, 5), device="cpu"))
     assert student.model.dtype == torch.float32
     assert student.model.config.num_hidden_layers == 2
