@@ -111,11 +111,13 @@ def test_what_was_open_is_given_back_when_a_pass_fails(
     runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes = iter(range(3))
+    forward = runner.forward
 
     def fail(chunks: Sequence[Chunk]) -> torch.Tensor:
         if next(passes, None) is None:
+            assert runner.pool.used_pages
             raise KeyboardInterrupt
-        return torch.zeros(len(chunks), 64)
+        return forward(chunks)
 
     monkeypatch.setattr(runner, "forward", fail)
     with pytest.raises(KeyboardInterrupt):

@@ -107,6 +107,20 @@ def test_ids_that_a_drafter_has_not_count_as_wrong_and_are_read_as_their_neighbo
     few = build_runner(tiny_loaded(vocab_size=VOCAB - 1), RuntimeConfig(kv_tokens=1024))
     scores = score(few, answers, kept, input_ids, num_live=6)
     assert scores.agreement < score(whole, answers, EVERY, EVERY, num_live=6).agreement
+    agreed, overlap = [], []
+    for index in range(len(answers)):
+        text = answers.tokens(index).tolist()
+        for row in range(ANSWER):
+            place = int(answers.question_lengths[index]) + row
+            probs = torch.zeros(VOCAB)
+            probs[kept] = next_probs(few, input_ids[torch.tensor(text[:place])].tolist())
+            agreed.append(int(probs.argmax()) == text[place])
+            target = torch.zeros(VOCAB)
+            row_of_store = int(answers.rows[index]) + row
+            target[answers.top_ids[row_of_store].long()] = answers.top_probs[row_of_store].float()
+            overlap.append(float(torch.minimum(target, probs).sum()))
+    assert scores.agreement == round(sum(agreed) / len(agreed), 4)
+    assert scores.overlap == pytest.approx(sum(overlap) / len(overlap), abs=1e-3)
 
 
 def test_the_predicted_speedup_is_the_best_of_all_block_lengths() -> None:
