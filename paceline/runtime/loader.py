@@ -60,7 +60,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
         torch.set_num_threads(config.threads)
     check_reachable(source)
     with quiet_transformers():
-        model_config = _load_config(source)
+        model_config = load_config(source)
         _check_architecture(model_config, source)
         stored = stored_quantization(model_config)
         if stored is not None:
@@ -141,7 +141,8 @@ def context_length(config: PreTrainedConfig, source: ModelSource) -> int:
     return length
 
 
-def _load_config(source: ModelSource) -> PreTrainedConfig:
+def load_config(source: ModelSource) -> PreTrainedConfig:
+    """A model's configuration alone. Raises `ModelLoadError`."""
     try:
         return AutoConfig.from_pretrained(source.name, **source.pretrained_arguments())
     except Exception as error:
