@@ -9,6 +9,7 @@ from typing import Protocol
 from paceline.errors import PacelineError
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw
+from paceline.tree_shape import TreeShape
 from paceline.types import OpenSession, WorkerInfo
 
 
@@ -35,13 +36,14 @@ class Proposal:
     `is_pending`: no draw yet, but the drafter works on it (a prompt in prefill); otherwise an
     empty proposal means that there is nothing to guess from here. `is_waiting`: no draw before
     other sessions leave room. `error`: the session cannot be
-    drafted for.
+    drafted for. With a `tree` the draws are its nodes, which branch.
     """
 
     draws: Sequence[Draw] = ()
     is_pending: bool = False
     is_waiting: bool = False
     error: PacelineError | None = None
+    tree: TreeShape | None = None
 
 
 class Drafter(Protocol):

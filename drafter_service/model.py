@@ -1,4 +1,5 @@
-"""Drafts with a small language model: one token a session and step, all sessions in one pass."""
+"""Drafts with a small language model: a token, or a level of a tree, a session and step, all
+sessions in one pass."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from drafter_service.drafter import Proposal, ProposeRequest
-from paceline.config import RuntimeConfig
+from drafter_service.tree_drafting import Step, TreeDrafting
+from paceline.config import RuntimeConfig, TreeConfig
 from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.emulated import device_counters
@@ -21,6 +24,7 @@ from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.sampling.draw import DraftRow, draw_drafts
 from paceline.sampling.probabilities import RowContext
+from paceline.tree_shape import ROOT
 from paceline.types import OpenSession, WorkerInfo
 
 logger = logging.getLogger(__name__)
@@ -43,6 +47,7 @@ class ModelDrafter:
         config: RuntimeConfig,
         info: WorkerInfo,
         grammar: GrammarEngine | None = None,
+        tree: TreeConfig | None = None,
     ) -> None:
         self.context_length = runner.context_length
         self._runner = runner
@@ -51,6 +56,7 @@ class ModelDrafter:
         self._tables: dict[SessionKey, PageTable] = {}
         self._openings: dict[SessionKey, OpenSession] = {}
         self._prefixes = PrefixCache(runner.pool, enabled=config.prefix_reuse)
+        self._trees = TreeDrafting(tree or TreeConfig(), runner)
         self._grammar = grammar
         self._matchers: dict[SessionKey, GrammarMatcher] = {}
         # Waiting costs a session nothing but drafts, so it may wait for as long as it lives.
@@ -84,10 +90,16 @@ class ModelDrafter:
         chunks: list[Chunk] = []
         begun: list[tuple[ProposeRequest, PageTable, int]] = []
         finishing: list[int] = []
+        steps: list[Step] = []
         for index, granted in self._schedule(requests):
             request = requests[index]
             proposals[index] = Proposal(is_pending=True)
-            if granted:
+            if granted and (nodes := self._trees.frontier(request.key)):
+                table = self._tables[request.key]
+                chunks.append(self._trees.chunk(request.key, table, nodes))
+                finishing.append(index)
+                steps.append(Step(request, nodes))
+            elif granted:
                 table = self._tables[request.key]
                 token_ids = request.token_ids[table.length : table.length + granted]
                 is_last = table.length + granted == len(request.token_ids)
@@ -95,12 +107,13 @@ class ModelDrafter:
                 begun.append((request, table, table.length))
                 if is_last:
                     finishing.append(index)
+                    steps.append(Step(request, (ROOT,)))
         if chunks:
             logits = self._runner.forward(chunks)
         for request, table, start in begun:
             self._note_prompt(request.opening, table, start)
         if finishing:
-            drawn = self._draw(logits, [requests[index] for index in finishing])
+            drawn = self._take(logits, steps)
             for index, proposal in zip(finishing, drawn, strict=True):
                 proposals[index] = proposal
                 if not isinstance(proposal.error, InvalidArgumentError | None):
@@ -130,7 +143,11 @@ class ModelDrafter:
         for index, request in enumerate(requests):
             table = self._tables.get(request.key)
             length = len(request.token_ids) - (request.limit == 0)
+            if table is not None and self._trees.goes_on(request):
+                decodes.append((index, len(self._trees.frontier(request.key))))
+                continue
             if table is not None:
+                self._trees.settle(request.key, table, request.token_ids)
                 opening = request.opening
                 self._prefixes.adopt(table, opening.token_ids, salt=opening.cache_salt)
             if table is not None and request.limit and table.length == length:
@@ -150,6 +167,31 @@ class ModelDrafter:
             return True
         matcher.extend(request.token_ids[matcher.length :])
         return matcher.length == len(request.token_ids)
+
+    def _take(self, logits: Tensor, steps: Sequence[Step]) -> list[Proposal]:
+        """What the rows of a pass lead to: a token each, or trees that grow."""
+        branching = [self._trees.wants(step.request) for step in steps]
+        if not any(branching):
+            return self._draw(logits, [step.request for step in steps])
+        parts = logits.split([len(step.nodes) for step in steps])
+        proposals: dict[int, Proposal] = {}
+        for is_tree in (False, True):
+            members = [i for i, branches in enumerate(branching) if branches is is_tree]
+            if members:
+                rows = torch.cat([parts[i] for i in members])
+                chosen = [steps[i] for i in members]
+                found = (
+                    self._grow(rows, chosen)
+                    if is_tree
+                    else self._draw(rows, [step.request for step in chosen])
+                )
+                proposals.update(zip(members, found, strict=True))
+        return [proposals[i] for i in range(len(steps))]
+
+    def _grow(self, logits: Tensor, steps: Sequence[Step]) -> list[Proposal]:
+        """Let each session's tree grow by the rows of its nodes."""
+        width = min(step.request.opening.vocab_size for step in steps)
+        return self._trees.take(logits[:, :width], steps, self._matchers)
 
     def _draw(self, logits: Tensor, requests: Sequence[ProposeRequest]) -> list[Proposal]:
         """Sample one token a request from its row of `logits`."""
@@ -172,7 +214,7 @@ class ModelDrafter:
         if key in self._matchers:
             self._matchers[key].truncate(length)
         table = self._tables.get(key)
-        if table is not None:
+        if table is not None and not self._trees.outlasts(key, length):
             table.truncate(min(table.length, length))
 
     def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
@@ -181,6 +223,7 @@ class ModelDrafter:
         table = self._tables.pop(key, None)
         opening = self._openings.pop(key, None)
         if table is not None and opening is not None:
+            self._trees.settle(key, table, committed)
             self._complete_page(table, committed)
             self._prefixes.publish(table, committed, len(committed), salt=opening.cache_salt)
             table.free()

@@ -55,7 +55,7 @@ def load_drafter(config: DrafterConfig) -> tuple[Drafter, Tokenizer | None]:
     loaded = load_worker_model(config.kind, config.model, config.runtime)
     grammar = GrammarEngine(loaded.tokenizer)
     grammar.prepare()
-    drafter = ModelDrafter(loaded.runner, config.runtime, loaded.info, grammar)
+    drafter = ModelDrafter(loaded.runner, config.runtime, loaded.info, grammar, config.tree)
     if config.kind == "model":
         return drafter, loaded.tokenizer
     reader = NgramReader(config.ngram, load_corpus(config.ngram, loaded.tokenizer))

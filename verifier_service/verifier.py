@@ -260,6 +260,8 @@ class Verifier:
         if isinstance(judgement, PacelineError):
             entry.session.distrust(judgement)
             return self._fail(entry.key, entry.session.explained(judgement))
+        if judgement.path is not None and entry.session.table is not None:
+            self._runner.keep(entry.session.table, len(entry.session.tokens), judgement.path)
         verdict = entry.session.commit(entry.plan, judgement, timings)
         self._publish_prefix(entry.session)
         self.metrics.judged(verdict)

@@ -57,6 +57,13 @@ class CascadeConfig(Section):
     first, since they cost no pass."""
 
 
+class TreeConfig(Section):
+    """Drafts that branch. A block is a tree's budget: it has `num_speculative_tokens` nodes."""
+
+    max_children: int = Field(default=1, ge=1, le=8)
+    """Guesses for the token after a node; 1 drafts chains."""
+
+
 class DrafterConfig(Section):
     """The drafter service."""
 
@@ -66,6 +73,7 @@ class DrafterConfig(Section):
     """Required for `kind: model` and `kind: cascade`."""
     ngram: NgramConfig = NgramConfig()
     cascade: CascadeConfig = CascadeConfig()
+    tree: TreeConfig = TreeConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
@@ -82,6 +90,12 @@ class DrafterConfig(Section):
             raise ValueError(f"ngram.tokenizer is required for the text of ngram.corpus {corpus}")
         if tokenizer is not None and (self.kind != "ngram" or corpus is None):
             raise ValueError("ngram.tokenizer is of use with kind 'ngram' and ngram.corpus only")
+        return self
+
+    @model_validator(mode="after")
+    def _model_branches(self) -> DrafterConfig:
+        if self.tree.max_children > 1 and self.kind != "model":
+            raise ValueError(f"tree.max_children: kind {self.kind!r} drafts chains, set 1")
         return self
 
     @property
