@@ -8,7 +8,7 @@ test shows that these judge by nothing else).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from toy_pair import PROMPT, Tokens, ToyPair
@@ -74,6 +74,17 @@ def output_law(
     bonus: bool,
 ) -> dict[Tokens, float]:
     """The law of the first `num_tokens` output tokens over as many rounds as they take."""
+
+    def after(tokens: Tokens) -> dict[Tokens, float]:
+        return one_round(pair, acceptance, tokens, block_length, bonus=bonus)
+
+    return law_over_rounds(after, num_tokens)
+
+
+def law_over_rounds(
+    round_after: Callable[[Tokens], dict[Tokens, float]], num_tokens: int
+) -> dict[Tokens, float]:
+    """The law of the first `num_tokens` tokens, given what a round commits after a prefix."""
     finished: dict[Tokens, float] = defaultdict(float)
     open_outputs: dict[Tokens, float] = {(): 1.0}
     for length in range(num_tokens):
@@ -81,7 +92,7 @@ def output_law(
         # length are there when it is their turn.
         for output in [o for o in open_outputs if len(o) == length]:
             weight = open_outputs.pop(output)
-            after = one_round(pair, acceptance, PROMPT + output, block_length, bonus=bonus)
+            after = round_after(PROMPT + output)
             for gained, probability in after.items():
                 longer = (output + gained)[:num_tokens]
                 target = finished if len(longer) == num_tokens else open_outputs

@@ -54,6 +54,8 @@ def failed(relay: Relay) -> bool:
 class Interleavings(RuleBasedStateMachine):
     """DESIGN 3.8, under every order in which messages may be made, delivered and lost."""
 
+    max_children = 1
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
@@ -66,6 +68,7 @@ class Interleavings(RuleBasedStateMachine):
             ScriptedRunner(TARGET, vocab_size=VOCAB, num_pages=40),
             ScriptedRunner(half_right, vocab_size=VOCAB, num_pages=24, context_length=32),
             eos_token_ids=[END],
+            max_children=self.max_children,
         )
 
     def _do(self, action: Callable[[], object]) -> object:
@@ -228,4 +231,16 @@ class Interleavings(RuleBasedStateMachine):
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
     max_examples=40, stateful_step_count=30, deadline=None, derandomize=True
+)
+
+
+class BranchingInterleavings(Interleavings):
+    """The same with drafts that branch, at most 3 ways."""
+
+    max_children = 3
+
+
+TestBranchingInterleavings = BranchingInterleavings.TestCase
+TestBranchingInterleavings.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
 )
