@@ -18,7 +18,12 @@ from paceline.sampling.coupled import coupled_tokens
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.draw import Draw
 from paceline.sampling.isolation import each_or_error
-from paceline.sampling.probabilities import RowContext, adjust_logits, target_weights
+from paceline.sampling.probabilities import (
+    RowContext,
+    adjust_logits,
+    greedy_tokens,
+    target_weights,
+)
 from paceline.sampling.randomness import Purpose, uniform
 from paceline.sampling.selection import inverse_cdf
 
@@ -89,6 +94,8 @@ def _draw_alike(
     if kind == "greedy":
         # which id is taken needs no temperature; at 1 the probabilities tell how sure the model is
         probs = adjust_logits(logits, contexts).float().softmax(1)
+        if not bool(probs.isfinite().all()):
+            greedy_tokens(logits, contexts)  # says what is wrong with which row
     else:
         weights = target_weights(logits, contexts).float()
         probs = weights / weights.sum(1, keepdim=True)
