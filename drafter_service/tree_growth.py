@@ -81,7 +81,7 @@ class TreeGrowth:
             return []
         # those up to the first one are sure to be in the tree; of the places after it each may yet
         # be taken by a node that is not known and must be fed
-        num_reserved = len(best) - best.index(wanted[0]) - 1
+        num_reserved = self.max_nodes - 2 - best.index(wanted[0])
         spare = self._num_slots - len(self.fed) - 1 - num_reserved
         return wanted[: 1 + max(0, spare)]
 
