@@ -35,6 +35,7 @@ class TreeDrafting:
 
     def __init__(self, config: TreeConfig, runner: Runner) -> None:
         self._max_children = config.max_children
+        self._doubt = config.doubt
         self._runner = runner
         self._growths: dict[SessionKey, TreeGrowth] = {}
 
@@ -119,7 +120,11 @@ class TreeDrafting:
                 draft_tokens=path,
                 mask=mask,
             )
-            rows.append(BranchRow(context, growth.epoch, opening.draft_top_k, max_children, place))
+            rows.append(
+                BranchRow(
+                    context, growth.epoch, opening.draft_top_k, max_children, place, self._doubt
+                )
+            )
             place += self._max_children
         return rows
 

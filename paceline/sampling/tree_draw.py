@@ -24,7 +24,7 @@ from paceline.sampling.probabilities import (
     greedy_tokens,
     target_weights,
 )
-from paceline.sampling.randomness import Purpose, uniform
+from paceline.sampling.randomness import Purpose, gumbel_noise, uniform
 from paceline.sampling.selection import inverse_cdf
 
 
@@ -34,7 +34,7 @@ class BranchRow:
 
     With 0 at most, the output cannot go on there. `draft_top_k` is as in `DraftRow`: 1 makes each
     child a point mass, the likeliest ids in order. `place` says which of a tree's draws the first
-    child is, from 1 on.
+    child is, from 1 on. For `doubt` see `Children`.
     """
 
     context: RowContext
@@ -42,14 +42,21 @@ class BranchRow:
     draft_top_k: int
     max_children: int
     place: int
+    doubt: float = 0.5
 
 
 class Children(NamedTuple):
-    """Draws in the order in which they are judged, and what is expected of each.
+    """Draws in the order in which they are judged, and with what probability each is expected to be
+    accepted, were the judge to come by its parent.
 
-    The i-th child is expected to be accepted with the i-th largest probability of the distribution
-    that they were drawn from: a function of the node's ancestors, not of the draws. So whatever a
-    tree's shape makes of it, it has not looked at a child to decide whether to keep it.
+    That depends on how far the target differs. `doubt` d says it: as if it had the drafter's logits
+    with noise of d times Gumbel's standard law. Greedy and `coupled`, a token then is the target's
+    own with the softmax of the (perturbed) logits over d. Otherwise the first sample is taken to be
+    accepted with a = 1 - d (1 - p), p the largest probability, the second with a (1 - a), and so
+    on; point masses, accepted by what the target gives them, with their own probability.
+
+    A sampled child's is a function of the node's ancestors, not of the draws: so whatever a tree's
+    shape makes of it, it has not looked at a child to decide whether to keep it.
     """
 
     draws: list[Draw]
@@ -91,28 +98,34 @@ def _draw_alike(
     logits: Tensor, rows: Sequence[BranchRow], kind: str, count: int, width: int
 ) -> list[Children]:
     contexts = [row.context for row in rows]
+    laws: list[DraftProbs | None] = [None] * len(rows)
+    doubt = torch.tensor([[row.doubt] for row in rows], device=logits.device)
     if kind == "greedy":
-        # which id is taken needs no temperature; at 1 the probabilities tell how sure the model is
-        probs = adjust_logits(logits, contexts).float().softmax(1)
-        if not bool(probs.isfinite().all()):
+        sure = (adjust_logits(logits, contexts).float() / doubt).softmax(1)
+        if not bool(sure.isfinite().all()):
             greedy_tokens(logits, contexts)  # says what is wrong with which row
+        expected, tokens = sure.topk(count)
+    elif kind == "coupled":
+        weights = target_weights(logits, contexts)
+        tokens = _coupled(weights, contexts, count)
+        expected = (_perturbed(weights, contexts, tokens) / doubt).softmax(1)
+    elif width == 1:
+        weights = target_weights(logits, contexts).float()
+        expected, tokens = (weights / weights.sum(1, keepdim=True)).topk(count)
     else:
         weights = target_weights(logits, contexts).float()
-        probs = weights / weights.sum(1, keepdim=True)
-    expected, likeliest = probs.topk(count)
-    laws: list[DraftProbs | None] = [None] * len(rows)
-    if kind == "coupled":
-        tokens = _coupled(weights, contexts, count)
-    elif kind == "greedy" or width == 1:
-        tokens = likeliest
-    else:
         ids: Tensor | None = None
         if 0 < width < logits.shape[1]:
             # as in `draw_drafts`: first cut, then normalised, then sampled
             weights, ids = weights.topk(width)
-            probs = weights / weights.sum(1, keepdim=True)
-            expected = probs[:, :count]
-        columns = _sampled(probs, rows, expected.shape[1])
+        probs = weights / weights.sum(1, keepdim=True)
+        count = min(count, probs.shape[1])
+        sure = 1.0 - doubt * (1.0 - probs.amax(1, keepdim=True))
+        ranks = torch.arange(count, device=logits.device)
+        expected = torch.where(
+            ranks < (probs > 0.0).sum(1, keepdim=True), sure * (1.0 - sure) ** ranks, 0.0
+        )
+        columns = _sampled(probs, rows, count)
         tokens = columns if ids is None else ids.gather(1, columns)
         kept = DraftProbs(None if ids is None else ids.cpu(), probs.cpu())
         laws = [kept.rows(i, i + 1) for i in range(len(rows))]
@@ -136,6 +149,15 @@ def _coupled(weights: Tensor, contexts: Sequence[RowContext], count: int) -> Ten
         tokens.append(coupled_tokens(left, seeds, positions))
         left.scatter_(1, tokens[-1].unsqueeze(1), 0.0)
     return torch.stack(tokens, dim=1)
+
+
+def _perturbed(weights: Tensor, contexts: Sequence[RowContext], tokens: Tensor) -> Tensor:
+    """Log weight and noise of some ids of each row, `[B, count]`."""
+    noise = [
+        gumbel_noise(context.params.seed, context.position, own)
+        for context, own in zip(contexts, tokens, strict=True)
+    ]
+    return weights.gather(1, tokens).double().log() + torch.stack(noise)
 
 
 def _sampled(probs: Tensor, rows: Sequence[BranchRow], count: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,10 +36,13 @@ def ids(found: Children) -> list[int]:
     return [draw.token_id for draw in found.draws]
 
 
-def test_greedy_children_are_the_likeliest_and_expected_as_the_model_says() -> None:
-    found = children(row(temperature=0))
+@pytest.mark.parametrize("doubt", [1.0, 0.3])
+def test_greedy_children_are_the_likeliest_and_expected_the_more_the_less_doubt(
+    doubt: float,
+) -> None:
+    found = children(replace(row(temperature=0), doubt=doubt))
 
-    values, order = LOGITS.softmax(0).topk(3)
+    values, order = (LOGITS / doubt).softmax(0).topk(3)
     assert ids(found) == order.tolist()
     assert found.expected == pytest.approx(values.tolist())
     assert all(draw.probs is None for draw in found.draws)
@@ -51,7 +55,9 @@ def test_coupled_children_are_those_of_the_largest_perturbed_logits(seed: int) -
     found = children(own)
 
     perturbed = LOGITS.double() / 0.7 + gumbel_noise(seed, 3, torch.arange(VOCAB))
-    assert ids(found) == perturbed.topk(5).indices.tolist()
+    best = perturbed.topk(5)
+    assert ids(found) == best.indices.tolist()
+    assert found.expected == pytest.approx((best.values / 0.5).softmax(0).tolist(), rel=1e-4)
     assert all(draw.probs is None for draw in found.draws)
 
 
@@ -71,13 +77,15 @@ def test_sampled_children_differ_and_carry_the_law_of_the_first(draft_top_k: int
             expected /= expected.sum()
         torch.testing.assert_close(dense, expected)
         assert all(torch.equal(draw.probs.probs, law.probs) for draw in found.draws)  # type: ignore[union-attr]
-        assert found.expected == pytest.approx(expected.topk(3).values.tolist())
+        sure = 1 - 0.5 * (1 - float(expected.max()))
+        assert found.expected == pytest.approx([sure, sure * (1 - sure), sure * (1 - sure) ** 2])
 
 
 def test_a_point_mass_a_child_takes_the_likeliest_in_order() -> None:
     found = children(row(draft_top_k=1, seed=5))
 
     assert ids(found) == LOGITS.topk(3).indices.tolist()
+    assert found.expected == pytest.approx(LOGITS.softmax(0).topk(3).values.tolist())
     assert all(draw.probs is None for draw in found.draws)
 
 
