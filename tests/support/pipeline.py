@@ -148,7 +148,7 @@ class Pipeline:
         verifier_config: VerifierConfig | None = None,
         runtime: RuntimeConfig | None = None,
         grammar: GrammarEngine | None = None,
-        max_children: int = 1,
+        tree: TreeConfig | None = None,
     ) -> None:
         self.now = 0.0
         vocab_size = target.vocab_size
@@ -164,7 +164,6 @@ class Pipeline:
         )
         if isinstance(drafter, ScriptedRunner):
             info = worker_info("model", drafter.vocab_size)
-            tree = TreeConfig(max_children=max_children)
             drafter = ModelDrafter(drafter, runtime or RuntimeConfig(), info, grammar, tree)
         self.drafter = (
             None

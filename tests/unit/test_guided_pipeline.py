@@ -56,7 +56,7 @@ def unguided(script: Callable[[Sequence[int]], torch.Tensor]) -> ModelDrafter:
 def branching(grammar: GrammarEngine | None) -> ModelDrafter:
     """A drafter of trees."""
     runner = ScriptedRunner(half_right, vocab_size=VOCAB)
-    info, tree = worker_info("model", VOCAB), TreeConfig(max_children=3)
+    info, tree = worker_info("model", VOCAB), TreeConfig(max_children=3, doubt=1.0)
     return ModelDrafter(runner, RuntimeConfig(), info, grammar, tree)
 
 

@@ -41,7 +41,7 @@ def forks_at(position: int) -> object:
 
 def bench(script: object = flat, max_children: int = 3, **changes: object) -> DrafterBench:
     runner = ScriptedRunner(script, vocab_size=VOCAB)  # type: ignore[arg-type]
-    info, tree = worker_info("model", VOCAB), TreeConfig(max_children=max_children)
+    info, tree = worker_info("model", VOCAB), TreeConfig(max_children=max_children, doubt=1.0)
     found = DrafterBench(ModelDrafter(runner, RuntimeConfig(), info, tree=tree))
     found.post(opening(**{"window": 6, "num_speculative_tokens": 6, **changes}))
     return found

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.pipeline import Pipeline, outputs, reference, verdicts
 
 from orchestrator.relay import Relay
+from paceline.config import TreeConfig
 from paceline.errors import UnavailableError
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import Acceptance, SamplingParams
@@ -54,7 +55,7 @@ def failed(relay: Relay) -> bool:
 class Interleavings(RuleBasedStateMachine):
     """DESIGN 3.8, under every order in which messages may be made, delivered and lost."""
 
-    max_children = 1
+    tree: TreeConfig | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ class Interleavings(RuleBasedStateMachine):
             ScriptedRunner(TARGET, vocab_size=VOCAB, num_pages=40),
             ScriptedRunner(half_right, vocab_size=VOCAB, num_pages=24, context_length=32),
             eos_token_ids=[END],
-            max_children=self.max_children,
+            tree=self.tree,
         )
 
     def _do(self, action: Callable[[], object]) -> object:
@@ -237,7 +238,7 @@ TestInterleavings.settings = settings(
 class BranchingInterleavings(Interleavings):
     """The same with drafts that branch, at most 3 ways."""
 
-    max_children = 3
+    tree = TreeConfig(max_children=3, doubt=1.0)
 
 
 TestBranchingInterleavings = BranchingInterleavings.TestCase

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.pipeline import Pipeline, outputs, reference, verdicts
 
 from orchestrator.relay import Relay
-from paceline.config import VerifierConfig
+from paceline.config import TreeConfig, VerifierConfig
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.sampling.randomness import gumbel_noise
@@ -22,6 +22,7 @@ VOCAB = 11
 TARGET = hashed_script(VOCAB, seed=1)
 OTHER = hashed_script(VOCAB, seed=5)
 GREEDY = SamplingParams(temperature=0, max_tokens=60)
+TREES = TreeConfig(max_children=3, doubt=1.0)
 
 
 def near(history: Sequence[int]) -> torch.Tensor:
@@ -35,7 +36,7 @@ def pipeline(
     return Pipeline(
         ScriptedRunner(TARGET, vocab_size=VOCAB),
         ScriptedRunner(draft, vocab_size=VOCAB),
-        **{"max_children": 3, **settings_},  # type: ignore[arg-type]
+        **{"tree": TREES, **settings_},  # type: ignore[arg-type]
     )
 
 
@@ -81,7 +82,7 @@ def test_a_tree_commits_more_a_pass_than_a_chain_of_as_many_nodes(
     """And takes fewer drafting steps for it."""
     found = {}
     for max_children in (1, 3):
-        services = pipeline(max_children=max_children)
+        services = pipeline(tree=TreeConfig(max_children=max_children, doubt=1.0))
         relay = services.open(
             [1, 2], replace(sampling, max_tokens=120), window=6, num_speculative_tokens=6
         )
@@ -188,7 +189,7 @@ def test_a_drafter_with_a_shorter_context_branches_up_to_it() -> None:
     services = Pipeline(
         ScriptedRunner(TARGET, vocab_size=VOCAB),
         ScriptedRunner(near, vocab_size=VOCAB, context_length=32),
-        max_children=3,
+        tree=TREES,
     )
     relay = services.open([2] * 20, replace(GREEDY, max_tokens=30), num_speculative_tokens=8)
     services.run()
