@@ -10,6 +10,7 @@ from paceline.errors import PacelineError
 from paceline.features import Features
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw
+from paceline.tree_shape import TreeShape
 from paceline.types import OpenSession, WorkerInfo
 
 
@@ -37,7 +38,8 @@ class Proposal:
     empty proposal means that there is nothing to guess from here. `is_waiting`: no draw before
     other sessions leave room. `error`: the session cannot be
     drafted for. `ends_block`: nothing behind the last draw is worth drafting until that is final,
-    which follows from the tokens before that draw and never from the draw itself.
+    which follows from the tokens before that draw and never from the draw itself. With a `tree` the
+    draws are its nodes, which branch.
     """
 
     draws: Sequence[Draw] = ()
@@ -45,6 +47,7 @@ class Proposal:
     is_waiting: bool = False
     error: PacelineError | None = None
     ends_block: bool = False
+    tree: TreeShape | None = None
 
 
 @runtime_checkable

@@ -79,11 +79,19 @@ class DrafterEngine:
 
     def _advance(self, session: DraftSession, event: Advance) -> None:
         length, num_unsent = len(session.tokens), session.num_unsent
+        branches = session.branches
         valid = session.advance(event)
+        num_nodes_valid = 0
+        if branches is not None:
+            num_nodes_valid = num_nodes = len(branches.draws)
+            if session.branches is None:
+                committed = session.tokens[: session.committed]
+                num_nodes_valid = branches.num_true(committed) if valid == branches.base else 0
+                self.metrics.rolled_back(num_nodes - num_nodes_valid)
         trace = self._traces.get(session.key)
         if trace is not None:
             lost = num_unsent - session.num_unsent
-            trace.advanced(valid, session.committed, num_unsent_lost=lost)
+            trace.advanced(valid + num_nodes_valid, session.committed, num_unsent_lost=lost)
         if valid < length:
             self._drafter.rollback(session.key, valid)
             self.metrics.rolled_back(length - valid)
@@ -175,7 +183,7 @@ class DrafterEngine:
             )
         if proposal.error is not None:
             return [self._fail(session.key, proposal.error)]
-        session.add(proposal.draws, seconds)
+        session.add(proposal.draws, seconds, proposal.tree)
         found_nothing = not proposal.draws and not proposal.is_pending
         return self._take_block(
             session,

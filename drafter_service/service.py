@@ -63,6 +63,7 @@ def load_drafter(config: DrafterConfig) -> tuple[Drafter, Tokenizer | None]:
         config.runtime,
         loaded.info,
         grammar,
+        config.tree,
         columns=loaded.columns,
         min_confidence=config.min_confidence,
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from orchestrator.estimates import Least, PassCost
 from orchestrator.window_controller import WindowController, WindowPlan
-from paceline.types import DraftBlock, Verdict
+from paceline.types import DraftBlock, Origin, Verdict
 
 
 class _Relayed(NamedTuple):
@@ -17,6 +17,7 @@ class _Relayed(NamedTuple):
     base: int
     token_ids: Sequence[int]
     relayed_at: float
+    is_tree: bool
 
     @property
     def end(self) -> int:
@@ -48,18 +49,23 @@ class Pacing:
 
         `committed` are the tokens already committed at the block's positions.
         """
-        agreed = next(
-            (i for i, token in enumerate(committed) if token != block.token_ids[i]),
-            len(committed),
-        )
+        tree = block.tree
+        if tree is not None:
+            agreed = len(tree.walk(block.token_ids, committed))
+        else:
+            agreed = next(
+                (i for i, token in enumerate(committed) if token != block.token_ids[i]),
+                len(committed),
+            )
         self._controller.saw_overtaken(compared=len(committed), agreed=agreed)
         num_tokens = len(block.token_ids)
         draft_s = block.draft_us / 1e6
         self._controller.saw_block(num_tokens=num_tokens, draft_s=draft_s)
         if num_tokens and self._advanced is not None and self._advanced[0] == block.base:
             self._to_drafter_s.update(now - self._advanced[1] - draft_s)
-        if agreed == len(committed):  # else the verifier drops it
-            self._relayed.append(_Relayed(block.base, block.token_ids, now))
+        is_overtaken = tree is not None and len(committed) > tree.trunk
+        if agreed == len(committed) and not is_overtaken:  # else the verifier drops it
+            self._relayed.append(_Relayed(block.base, block.token_ids, now, tree is not None))
 
     def judged(self, verdict: Verdict, live_sessions: int, now: float) -> WindowPlan:
         """A verdict came; returns the plan to go on with.
@@ -70,12 +76,13 @@ class Pacing:
         pass_s = (timings.forward_us + timings.judge_us) / 1e6
         self._cost.update(timings.rows, pass_s, sessions=timings.sessions)
         end = verdict.base + verdict.num_judged
+        branches = any(block.is_tree and block.base < end for block in self._relayed)
         while self._relayed and self._relayed[0].end <= end:
             block = self._relayed.popleft()
             if block.end == end and verdict.num_judged:
                 waited_s = timings.queue_us / 1e6
                 self._to_verifier_s.update(now - block.relayed_at - waited_s - pass_s)
-        if verdict.accepted_length < verdict.num_judged:
+        if branches or verdict.accepted_length < verdict.num_judged:
             self._relayed.clear()
         elif verdict.next_origin is not None:
             self._compare(end, verdict.token_ids[-1])
@@ -83,7 +90,7 @@ class Pacing:
         if hops[0] is not None and hops[1] is not None:
             self._controller.saw_round_trip(hops[0] + hops[1])
         self._controller.saw_verdict(
-            judged=verdict.num_judged,
+            judged=_num_tried(verdict) if branches else verdict.num_judged,
             accepted=verdict.accepted_length,
             committed=len(verdict.token_ids),
             sessions=max(live_sessions, timings.sessions),
@@ -98,3 +105,9 @@ class Pacing:
             self._controller.saw_overtaken(compared=1, agreed=int(agreed))
             if not agreed:
                 self._relayed.clear()
+
+
+def _num_tried(verdict: Verdict) -> int:
+    """Depths of a tree at which the target was offered drafts: those of the accepted path, and
+    one more if a token was recovered there."""
+    return verdict.accepted_length + (verdict.next_origin is Origin.RECOVERED)

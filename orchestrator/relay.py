@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 MAX_REOPENINGS = 3
 """Attempts to go on after a verifier failed, without a token committed in between."""
-BLOCK_FIELDS = frozenset({"base", "token_ids", "draft_probs"})
+BLOCK_FIELDS = frozenset({"base", "token_ids", "draft_probs", "parents"})
 RETRIED_CODES = frozenset({"UNAVAILABLE", "ABORTED", "CANCELLED"})
 
 

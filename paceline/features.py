@@ -6,6 +6,7 @@ norm. It exists once the token at that position has been fed, so the last commit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,9 +30,9 @@ class Features:
         """The position after the last."""
         return self.base + len(self.values)
 
-    def first(self, count: int) -> Features:
-        """Of the first `count` positions."""
-        return Features(self.base, self.values[:count])
+    def kept(self, rows: Sequence[int]) -> Features:
+        """Some rows, which are of consecutive positions from `base` on."""
+        return Features(self.base, self.values[list(rows)])
 
     def since(self, position: int) -> Features | None:
         """What is not before a position; None if nothing is left."""

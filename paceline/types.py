@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.sampling.params import SamplingParams
+from paceline.tree_shape import TreeShape
 
 if TYPE_CHECKING:
     from paceline.features import Features
@@ -98,7 +99,9 @@ class DraftBlock:
     """Contiguous proposed tokens; empty to tell a change of state only.
 
     `draft_probs` is None when each token's draft distribution is a point mass.
-    `known_committed` is the committed length that the drafter had heard of.
+    `known_committed` is the committed length that the drafter had heard of. A block that branches
+    has `parents` (see `TreeShape`): its tokens are the nodes, and nothing is drafted behind it
+    until its verdict has come.
     """
 
     session_id: SessionId
@@ -110,6 +113,12 @@ class DraftBlock:
     state: DrafterState
     kv_length: int
     draft_us: int
+    parents: tuple[int, ...] = ()
+
+    @property
+    def tree(self) -> TreeShape | None:
+        """How the tokens hang together; None for a chain."""
+        return TreeShape(self.parents) if self.parents else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +180,8 @@ class Verdict:
     """What one pass decided for one session.
 
     `token_ids` are the committed tokens: `accepted_length` accepted drafts, then the next token,
-    whose origin is `next_origin` (None when there is no next token). `epoch` holds after it.
+    whose origin is `next_origin` (None when there is no next token). `epoch` holds after it. Of a
+    draft that branches the accepted tokens are a path, and no other path has the same.
     `target_probs` are the committed tokens' under the target's law, where a trace asks for them.
     The first verdict of a generation tells how many of the prompt's tokens were found cached.
     """

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from paceline.errors import PacelineError
 from paceline.runtime.engine_thread import LinkId
+from paceline.sampling.acceptance import Judgement
 from paceline.types import PromptFeatures, Verdict, VerifierReply
 from verifier_service.ragged_pass import Entry, PassResult
 
@@ -21,13 +23,19 @@ def prompt_features(
     ]
 
 
-def with_features(reply: VerifierReply, entry: Entry, result: PassResult) -> VerifierReply:
+def with_features(
+    reply: VerifierReply, entry: Entry, judgement: Judgement | PacelineError, result: PassResult
+) -> VerifierReply:
     """A verdict, with the features of what its pass fed and it committed.
 
-    The last committed token has not been fed. A session that has ended has no use for them.
+    The last committed token has not been fed. A session that has ended has no use for them. Of a
+    tree the accepted path is kept, as its KV is.
     """
     features = result.features.get(entry.key)
     if features is None or not isinstance(reply, Verdict) or reply.finish_reason is not None:
         return reply
-    # what is fed and not kept lies behind what is kept
-    return replace(reply, features=features.first(reply.kv_length - features.base))
+    assert isinstance(judgement, Judgement)
+    num_uncached = entry.plan.num_uncached
+    path = judgement.path or range(reply.accepted_length)
+    rows = [*range(num_uncached), *(num_uncached + node for node in path)]
+    return replace(reply, features=features.kept(rows[: reply.kv_length - features.base]))

@@ -54,7 +54,9 @@ class Entry:
         """What the runner is given."""
         assert self.session.table is not None
         num_logits = self.num_prompt_rows + self.num_trial_rows
-        return Chunk(self.session.table, self.session.inputs(self.num_granted), num_logits)
+        token_ids = self.session.inputs(self.num_granted)
+        tree = self.session.tail.tree(self.plan.num_drafts) if self.is_complete else None
+        return Chunk(self.session.table, token_ids, num_logits, tree)
 
 
 class PassResult(NamedTuple):

@@ -247,7 +247,7 @@ class Verifier:
         for entry, judgement in result.judged:
             queue_us = entry.session.waited_us(now)
             committed = self._commit(entry, judgement, replace(timings, queue_us=queue_us))
-            replies.append((committed[0], with_features(committed[1], entry, result)))
+            replies.append((committed[0], with_features(committed[1], entry, judgement, result)))
         self._traces.pass_ends(timings)
         return replies
 
@@ -263,6 +263,8 @@ class Verifier:
         if isinstance(judgement, PacelineError):
             entry.session.distrust(judgement)
             return self._fail(entry.key, entry.session.explained(judgement))
+        if judgement.path is not None and entry.session.table is not None:
+            self._runner.keep(entry.session.table, len(entry.session.tokens), judgement.path)
         verdict = entry.session.commit(entry.plan, judgement, timings)
         self._publish_prefix(entry.session)
         self.metrics.judged(verdict)

@@ -62,6 +62,16 @@ class CascadeConfig(Section):
     first, since they cost no pass."""
 
 
+class TreeConfig(Section):
+    """Drafts that branch. A block is a tree's budget: it has `num_speculative_tokens` nodes."""
+
+    max_children: int = Field(default=1, ge=1, le=8)
+    """Guesses for the token after a node; 1 drafts chains."""
+    doubt: float = Field(default=0.5, gt=0, le=1)
+    """How far the target is thought to differ from the model, in noise on its logits: less makes
+    deeper and narrower trees, for drafters that are accepted more often."""
+
+
 class DrafterConfig(Section):
     """The drafter service."""
 
@@ -74,6 +84,7 @@ class DrafterConfig(Section):
     min_confidence: float = Field(default=0.0, ge=0, lt=1)
     """A block ends early with a token before which the model held no token likelier than this, and
     nothing is drafted behind it until it is judged; 0 never ends one."""
+    tree: TreeConfig = TreeConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
@@ -91,6 +102,12 @@ class DrafterConfig(Section):
             raise ValueError(f"ngram.tokenizer is required for the text of ngram.corpus {corpus}")
         if tokenizer is not None and (self.kind == "model" or corpus is None):
             raise ValueError("ngram.tokenizer is of use with ngram.corpus only")
+        return self
+
+    @model_validator(mode="after")
+    def _model_branches(self) -> DrafterConfig:
+        if self.tree.max_children > 1 and self.kind != "model":
+            raise ValueError(f"tree.max_children: kind {self.kind!r} drafts chains, set 1")
         return self
 
     @property

@@ -15,6 +15,7 @@ from paceline.config import AnyModelConfig, ModelConfig, RuntimeConfig
 from paceline.errors import ModelLoadError
 from paceline.runtime.draft_vocabulary import FILE_NAME, DraftVocabulary
 from paceline.runtime.model_source import find_beside, resolve_source
+from paceline.runtime.page_table import PageTable
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.runtime.worker_model import load_worker_model
@@ -48,6 +49,9 @@ class ReducedRunner:
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
         """Logits `[sum of num_logits, draft ids]`; see `Runner` for the rest."""
         return self._runner.forward([self._in_draft_ids(chunk) for chunk in chunks])
+
+    def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
+        self._runner.keep(table, start, nodes)
 
     def _in_draft_ids(self, chunk: Chunk) -> Chunk:
         input_ids = self._input_ids

@@ -14,6 +14,7 @@ from paceline.runtime.feature_tap import FeatureTap
 from paceline.runtime.kv_cache import PagedCache
 from paceline.runtime.kv_store import KVStore
 from paceline.runtime.page_pool import PagePool
+from paceline.runtime.page_table import PageTable
 from paceline.runtime.ragged_step import RaggedStep, Span, index_tensor
 from paceline.runtime.runner import Chunk
 
@@ -77,6 +78,11 @@ class ModelRunner:
                 chunk.table.truncate(length)
             raise
 
+    @torch.inference_mode()
+    def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
+        """Keep one path of a tree; see `Runner`."""
+        self._store.move(table.keep(start, nodes))
+
     def _grow(self, chunk: Chunk) -> None:
         assert 0 <= chunk.num_logits <= len(chunk.token_ids) > 0
         table = chunk.table
@@ -88,7 +94,7 @@ class ModelRunner:
     @torch.inference_mode()
     def _run(self, chunks: Sequence[Chunk], lengths: Sequence[int]) -> tuple[Tensor, list[int]]:
         spans = [
-            Span(chunk.table, length, chunk.table.length)
+            Span(chunk.table, length, chunk.table.length, chunk.tree)
             for chunk, length in zip(chunks, lengths, strict=True)
         ]
         step = RaggedStep(spans, self.pool.page_size, self._device)
@@ -97,7 +103,7 @@ class ModelRunner:
         ends = [0] * len(chunks)  # row after each chunk's last
         for index in step.order:
             token_ids += chunks[index].token_ids
-            positions += range(spans[index].start, spans[index].stop)
+            positions += spans[index].positions
             ends[index] = len(token_ids)
         rows = [
             row

@@ -81,6 +81,17 @@ def output_law(
     sequences: DraftSequences = draft_sequences,
 ) -> dict[Tokens, float]:
     """The law of the first `num_tokens` output tokens over as many rounds as they take."""
+
+    def after(tokens: Tokens) -> dict[Tokens, float]:
+        return one_round(pair, acceptance, tokens, block_length, bonus=bonus, sequences=sequences)
+
+    return law_over_rounds(after, num_tokens)
+
+
+def law_over_rounds(
+    round_after: Callable[[Tokens], dict[Tokens, float]], num_tokens: int
+) -> dict[Tokens, float]:
+    """The law of the first `num_tokens` tokens, given what a round commits after a prefix."""
     finished: dict[Tokens, float] = defaultdict(float)
     open_outputs: dict[Tokens, float] = {(): 1.0}
     for length in range(num_tokens):
@@ -88,9 +99,7 @@ def output_law(
         # length are there when it is their turn.
         for output in [o for o in open_outputs if len(o) == length]:
             weight = open_outputs.pop(output)
-            after = one_round(
-                pair, acceptance, PROMPT + output, block_length, bonus=bonus, sequences=sequences
-            )
+            after = round_after(PROMPT + output)
             for gained, probability in after.items():
                 longer = (output + gained)[:num_tokens]
                 target = finished if len(longer) == num_tokens else open_outputs

@@ -14,6 +14,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.features import Features
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw
+from paceline.tree_shape import TreeShape
 from paceline.types import OpenSession, WorkerInfo
 
 
@@ -23,7 +24,14 @@ class FeatureWitness:
 
     context_length = 0
 
-    def __init__(self, guess: Callable[[Sequence[int]], int], *, feature_size: int) -> None:
+    def __init__(
+        self,
+        guess: Callable[[Sequence[int]], int],
+        *,
+        feature_size: int,
+        others: Callable[[Sequence[int]], int] | None = None,
+    ) -> None:
+        self._others = others
         self.told: dict[SessionKey, list[Features]] = {}
         self.openings: list[OpenSession] = []
         self._guess = guess
@@ -42,7 +50,19 @@ class FeatureWitness:
         told = self.told[request.key]
         if self._feature_size and (not told or told[-1].end < request.num_committed - 1):
             return Proposal()  # the next advance brings them
+        if self._others is not None and request.limit > 4:
+            return self._fork(request.token_ids)
         return Proposal([Draw(self._guess(request.token_ids), None)] if request.limit else [])
+
+    def _fork(self, tokens: Sequence[int]) -> Proposal:
+        """A tree of two paths of two: one that begins otherwise, and the one that is guessed."""
+        assert self._others is not None
+        first, second = self._others(tokens), self._guess(tokens)
+        if first == second:
+            return Proposal([Draw(second, None)])
+        heads = [Draw(first, None), Draw(second, None)]
+        tails = [Draw(self._guess([*tokens, head.token_id]), None) for head in heads]
+        return Proposal([*heads, *tails], tree=TreeShape((-1, -1, 0, 1)))
 
     def take_features(self, key: SessionKey, features: Features) -> None:
         self.told[key].append(features)

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from drafter_service.model import ModelDrafter
-from paceline.config import RuntimeConfig
+from paceline.config import RuntimeConfig, TreeConfig
 from paceline.runtime.draft_model import ReducedRunner
 from paceline.runtime.draft_vocabulary import DraftVocabulary
 from paceline.runtime.runner import Runner
@@ -65,9 +65,14 @@ def reduced_drafter(
     vocabulary: DraftVocabulary,
     info: WorkerInfo,
     runtime: RuntimeConfig | None = None,
+    tree: TreeConfig | None = None,
 ) -> ModelDrafter:
     """A drafter over a (scripted) model whose ids are those of the vocabulary's."""
     columns = Columns(vocabulary.to_target(), vocabulary.vocab_size)
     return ModelDrafter(
-        ReducedRunner(runner, vocabulary), runtime or RuntimeConfig(), info, columns=columns
+        ReducedRunner(runner, vocabulary),
+        runtime or RuntimeConfig(),
+        info,
+        tree=tree,
+        columns=columns,
     )

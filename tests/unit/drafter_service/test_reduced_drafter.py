@@ -9,6 +9,7 @@ from drafter_harness import PROMPT, VOCAB, DrafterBench, drafted, opening
 from support.pipeline import Pipeline, outputs, reference, worker_info
 from support.reduced_models import reduced_drafter, reduced_vocabulary
 
+from paceline.config import TreeConfig
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import SamplingParams
 from paceline.types import CloseSession, DrafterState
@@ -97,3 +98,31 @@ def test_the_pipeline_gives_the_targets_own_text() -> None:
     pipeline.run()
     assert outputs(relay) == reference(target, PROMPT, 40)
     assert relay.session.counts.drafted > 0
+
+
+def test_its_trees_branch_among_the_ids_it_knows() -> None:
+    """L03: more children than likely ids; and where none may come, a path ends."""
+    runner = ScriptedRunner(NARROW, vocab_size=len(KNOWN))
+    tree = TreeConfig(max_children=8, doubt=1.0)
+    drafter = reduced_drafter(runner, VOCABULARY, worker_info("model", VOCAB), tree=tree)
+    bench = DrafterBench(drafter)
+    bench.post(opening(window=8, num_speculative_tokens=8))
+    (block,) = bench.run()
+    assert block.tree is not None
+    assert set(block.token_ids) <= set(KNOWN)
+    nothing = SamplingParams(temperature=0, max_tokens=50, allowed_token_ids=(1, 4))
+    bench.post(opening(2, sampling=nothing))
+    (empty,) = bench.run()
+    assert (empty.token_ids, empty.state) == ((), DrafterState.PAUSED)
+
+
+def test_the_pipeline_gives_the_targets_own_text_with_its_trees() -> None:
+    target = hashed_script(VOCAB, seed=1)
+    runner = ScriptedRunner(NARROW, vocab_size=len(KNOWN))
+    tree = TreeConfig(max_children=3, doubt=1.0)
+    drafter = reduced_drafter(runner, VOCABULARY, worker_info("model", VOCAB), tree=tree)
+    pipeline = Pipeline(ScriptedRunner(target, vocab_size=VOCAB), drafter)
+    relay = pipeline.open(PROMPT, SamplingParams(temperature=0, max_tokens=40))
+    pipeline.run()
+    assert outputs(relay) == reference(target, PROMPT, 40)
+    assert relay.session.counts.accepted > 0

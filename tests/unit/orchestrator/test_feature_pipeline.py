@@ -17,7 +17,7 @@ from orchestrator.feature_flow import FeatureFlow
 from orchestrator.relay import Relay
 from paceline.features import Features
 from paceline.runtime.runner import Chunk
-from paceline.runtime.scripted import ScriptedRunner, hashed_script
+from paceline.runtime.scripted import ScriptedRunner, _seen, hashed_script
 from paceline.sampling.params import Acceptance, SamplingParams
 
 VOCAB = 8
@@ -44,7 +44,7 @@ class TellingRunner(ScriptedRunner):
             table = chunk.table
             tokens = [self._cached_ids[table.slot(position)] for position in range(table.length)]
             first = table.length - len(chunk.token_ids)
-            rows = [hidden_after(tokens[: end + 1]) for end in range(first, table.length)]
+            rows = [hidden_after(_seen(tokens, end + 1, chunk)) for end in range(first, table.length)]
             hidden.append(torch.tensor(rows))
         return logits, hidden
 
@@ -151,3 +151,18 @@ def test_another_drafter_is_told_again_what_the_last_one_knew() -> None:
     again = flow.fresh(features)
     assert again is not None
     assert again.end == 4
+
+
+def test_of_a_tree_the_accepted_path_is_told() -> None:
+    """L03: whose nodes do not lie side by side."""
+    witness = FeatureWitness(
+        guess, feature_size=SIZE, others=lambda tokens: (len(tokens) * 3) % VOCAB
+    )
+    pipeline = pipeline_of(witness)
+    sampling = SamplingParams(temperature=0, max_tokens=60)
+    relay = pipeline.open(PROMPTS[0], sampling, window=6, num_speculative_tokens=6)
+    pipeline.run()
+    (told,) = witness.told.values()
+    found = joined(told)
+    assert relay.session.counts.accepted > 20
+    assert found.tolist() == expected(relay.session.tokens, 0, len(found))
