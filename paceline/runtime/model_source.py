@@ -93,13 +93,16 @@ def find_beside(source: ModelSource, file_name: str) -> Path | None:
     from transformers.utils import cached_file  # noqa: PLC0415  (slow import)
 
     check_reachable(source)
-    found = cached_file(
-        source.name,
-        file_name,
-        revision=source.revision,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    try:
+        found = cached_file(
+            source.name,
+            file_name,
+            revision=source.revision,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except OSError:  # a hub that refuses says so once more for the model itself
+        return None
     return None if found is None else Path(found).parent
 
 

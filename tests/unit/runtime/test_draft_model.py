@@ -18,6 +18,7 @@ from paceline.config import ModelConfig, RuntimeConfig
 from paceline.errors import ConfigError, ModelLoadError
 from paceline.runtime.draft_model import DraftModel, load_draft_model
 from paceline.runtime.draft_vocabulary import FILE_NAME
+from paceline.runtime.model_source import ModelSource, find_beside
 from paceline.runtime.quantization import bitsandbytes_config
 from paceline.runtime.runner import Chunk
 from paceline.runtime.tokenizer import Tokenizer
@@ -136,3 +137,14 @@ def test_one_in_the_hubs_cache_is_found(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     loaded = load_draft_model("model", ModelConfig(path="me/drafter", dtype="float32"), RUNTIME)
     assert loaded.columns is not None
+
+
+def test_a_hub_that_refuses_a_file_is_left_to_say_so_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError("gated")
+
+    monkeypatch.setattr("paceline.runtime.model_source.check_reachable", lambda source: None)
+    monkeypatch.setattr("transformers.utils.cached_file", refuse)
+    assert find_beside(ModelSource("me/drafter", None, None), FILE_NAME) is None
