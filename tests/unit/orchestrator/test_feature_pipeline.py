@@ -44,7 +44,9 @@ class TellingRunner(ScriptedRunner):
             table = chunk.table
             tokens = [self._cached_ids[table.slot(position)] for position in range(table.length)]
             first = table.length - len(chunk.token_ids)
-            rows = [hidden_after(_seen(tokens, end + 1, chunk)) for end in range(first, table.length)]
+            rows = [
+                hidden_after(_seen(tokens, end + 1, chunk)) for end in range(first, table.length)
+            ]
             hidden.append(torch.tensor(rows))
         return logits, hidden
 
