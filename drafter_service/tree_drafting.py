@@ -54,6 +54,7 @@ class TreeDrafting:
         growth = self._growths.get(request.key)
         return (
             growth is not None
+            and bool(growth.frontier())
             and not growth.is_complete
             and growth.root == len(request.token_ids)
             and growth.epoch == request.epoch
@@ -81,6 +82,8 @@ class TreeDrafting:
     def chunk(self, key: SessionKey, table: PageTable, nodes: Sequence[int]) -> Chunk:
         """What the runner is given to feed some nodes."""
         growth = self._growths[key]
+        # a pass that succeeded may have come to nothing
+        table.truncate(growth.root + len(growth.fed))
         token_ids = [growth.nodes[node].draw.token_id for node in nodes]
         return Chunk(table, token_ids, len(nodes), growth.shape_with(nodes))
 

@@ -67,7 +67,7 @@ class TreeConfig(Section):
 
     max_children: int = Field(default=1, ge=1, le=8)
     """Guesses for the token after a node; 1 drafts chains."""
-    doubt: float = Field(default=0.5, gt=0, le=1)
+    doubt: float = Field(default=0.5, ge=0.01, le=1)
     """How far the target is thought to differ from the model, in noise on its logits: less makes
     deeper and narrower trees, for drafters that are accepted more often."""
 

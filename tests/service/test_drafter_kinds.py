@@ -51,6 +51,7 @@ def kinds(target: Path, tiny_dir: Callable[..., Path], tmp_path: Path) -> dict[s
         },
         "first layers": {"kind": "model", "model": model_section(target, layers=2)},
         "chosen layers": {"kind": "model", "model": cut},
+        "trees": {"kind": "model", "model": cut, "tree": {"max_children": 3, "doubt": 1.0}},
         "cascade": {"kind": "cascade", "model": model_section(target), "ngram": short},
         "cascade over chosen layers": {
             "kind": "cascade",
@@ -81,6 +82,7 @@ def kinds(target: Path, tiny_dir: Callable[..., Path], tmp_path: Path) -> dict[s
         "ngram with a corpus of text",
         "first layers",
         "chosen layers",
+        "trees",
         "cascade",
         "cascade over chosen layers",
         "cascade over a short context",

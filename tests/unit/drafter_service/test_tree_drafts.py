@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from paceline.config import RuntimeConfig, TreeConfig, parse_config
 from paceline.errors import ConfigError
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import SamplingParams
+from paceline.sampling.tree_draw import BranchRow, draw_children
 from paceline.tree_shape import ROOT, TreeShape
-from paceline.types import Advance, DraftBlock, DrafterState
+from paceline.types import Advance, DraftBlock, DrafterState, SessionError
 
 DRAFT = hashed_script(VOCAB, seed=2)
 ONE_SESSION = 1
@@ -237,3 +239,27 @@ def test_shapes_are_told_by_parents_within_the_block() -> None:
     block = only_block(bench(forks_at(len(PROMPT) + 1), num_speculative_tokens=4).run())
 
     assert block.tree == TreeShape((ROOT, 0, 0, 1))
+
+
+@pytest.mark.parametrize("failing_step", [0, 1, 2])
+def test_a_step_that_fails_behind_its_pass_leaves_the_other_sessions_trees_as_they_are(
+    failing_step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache has grown by then; those who are not to blame feed their nodes again."""
+    drafter = bench()
+    drafter.post(opening(2, token_ids=(5, 6), window=6, num_speculative_tokens=6))
+    for _ in range(failing_step):
+        drafter.step()
+
+    def fail(logits: torch.Tensor, rows: Sequence[BranchRow]) -> list[object]:
+        if any(tuple(row.context.token_ids[:2]) == (5, 6) for row in rows):
+            raise RuntimeError("boom")
+        return list(draw_children(logits, rows))
+
+    monkeypatch.setattr("drafter_service.tree_drafting.draw_children", fail)
+    replies = drafter.run()
+
+    (error,) = [reply for reply in replies if isinstance(reply, SessionError)]
+    (block,) = [reply for reply in replies if isinstance(reply, DraftBlock)]
+    assert error.session_id == 2
+    assert block == replace(only_block(bench().run()), draft_us=block.draft_us)

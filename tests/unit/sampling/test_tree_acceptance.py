@@ -203,6 +203,10 @@ def test_penalties_and_bans_are_those_of_each_path() -> None:
     (judgement,) = judge_pass(logits_of((2, 0, 4, 0, 0, 0, 0)), [trial(params=params)])
     assert judgement == Judgement(1, 3, path=(1,))
 
+    longer = SamplingParams(temperature=0, bad_words_token_ids=((2, 4, 3),))
+    (judgement,) = judge_pass(logits_of((2, 0, 4, 0, 0, 3, 0)), [trial(params=longer)])
+    assert judgement == Judgement(2, 4, path=(1, 4))
+
     once = SamplingParams(temperature=0, presence_penalty=2.0, frequency_penalty=2.0)
     near = logits_of((1, 1, 0, 0, 0, 0, 0)) * torch.tensor([0.1] * VOCAB)
     (judgement,) = judge_pass(near, [trial(params=once)])

@@ -109,16 +109,17 @@ def test_pairs_of_siblings_have_the_law_of_drawing_without_replacement() -> None
 
 
 def test_each_draw_of_a_tree_has_a_number_of_its_own() -> None:
-    """The second child at one place would else be the first at the next."""
+    """And of its epoch: what had a say in one tree's shape must have none in the next."""
     uniform_law = torch.zeros(1000)
     first = ids(children(row(3, seed=1), uniform_law))
     again = ids(children(row(3, seed=1), uniform_law))
     elsewhere = ids(children(row(3, seed=1, place=2), uniform_law))
     far = ids(children(row(3, seed=1, place=4), uniform_law))
+    later = ids(children(replace(row(3, seed=1), epoch=1), uniform_law))
 
     assert first == again
     assert abs(first[1] - elsewhere[0]) <= 2  # the same number, among one id less
-    assert all(abs(i - j) > 2 for i in first for j in far)
+    assert all(abs(i - j) > 2 for i in first for j in (*far, *later))
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,17 @@ def test_a_tree_beyond_what_a_pass_judges_loses_its_last_nodes(max_drafts: int) 
     assert not verifier.session().tail
 
 
+def test_the_epoch_rises_even_if_all_that_is_left_of_a_tree_was_accepted() -> None:
+    """The drafter waits for it: what was cut off is void."""
+    verifier = bench(max_drafts_per_pass=1)
+    verifier.post(block(BASE, [REF[1], WRONG[1]], parents=[ROOT, ROOT]))
+    verdict = only_verdict(verifier.step())
+
+    assert (verdict.num_judged, verdict.accepted_length, verdict.epoch) == (1, 1, 1)
+    assert list(verdict.token_ids) == REF[1:3]
+    assert verifier.verifier.metrics.discards["rejected"] == 1
+
+
 def test_what_leads_to_a_tree_is_judged_alone_rather_than_the_tree_in_part() -> None:
     verifier = bench(max_drafts_per_pass=3)
     verifier.post(block(BASE, REF[1:3]))
@@ -135,7 +146,7 @@ def test_what_was_committed_meanwhile_voids_a_tree_behind_its_first_branch(
     for _ in range(known):
         verifier.now = verifier.verifier.next_step_at(verifier.now) or 0.0  # past its patience
         assert verifier.step()
-    tokens = [*REF[1:3], WRONG[3], REF[3]]
+    tokens = [*REF[1:3], REF[3], WRONG[3]]
     verifier.post(block(BASE, tokens, parents=[ROOT, 0, 1, 1]))
     session = verifier.session()
 
