@@ -81,11 +81,11 @@ def load_corpus(config: NgramConfig, tokenizer: Tokenizer | None) -> Corpus | No
         content = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"drafter.ngram.corpus: {path}: {error}") from error
-    if path.endswith(".jsonl"):
+    if not config.has_text:
         lines = enumerate(content.splitlines(), start=1)
         texts = [_read_ids(path, number, line) for number, line in lines if line.strip()]
     else:
-        assert tokenizer is not None, "validated by DrafterConfig"
+        assert tokenizer is not None, "the service sees to it"
         texts = [tokenizer.encode_plain(content)]
     total = sum(map(len, texts))
     if total > config.max_corpus_tokens:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from paceline.errors import PacelineError
+from paceline.features import Features
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw
+from paceline.tree_shape import TreeShape
 from paceline.types import OpenSession, WorkerInfo
 
 
@@ -35,7 +37,9 @@ class Proposal:
     `is_pending`: no draw yet, but the drafter works on it (a prompt in prefill); otherwise an
     empty proposal means that there is nothing to guess from here. `is_waiting`: no draw before
     other sessions leave room. `error`: the session cannot be
-    drafted for. `num_read`: tokens of the sequence that a model read for it.
+    drafted for. `num_read`: tokens of the sequence that a model read for it. `ends_block`: nothing
+    behind the last draw is worth drafting until that is final, which follows from the tokens before
+    that draw and never from the draw itself. With a `tree` the draws are its nodes, which branch.
     """
 
     draws: Sequence[Draw] = ()
@@ -43,6 +47,22 @@ class Proposal:
     is_waiting: bool = False
     error: PacelineError | None = None
     num_read: int = 0
+    ends_block: bool = False
+    tree: TreeShape | None = None
+
+
+@runtime_checkable
+class TakesFeatures(Protocol):
+    """A drafter that drafts from the target's features: it describes itself by `feature_size`."""
+
+    def take_features(self, key: SessionKey, features: Features) -> None:
+        """Those of further committed positions of a session that was opened with `features`.
+
+        Each position comes once and in order: the prompt's, then what verdicts committed but for
+        the last token, which the target has not read yet. They begin later than at 0, or have a
+        gap, where the session had no drafter, or another one, meanwhile.
+        """
+        ...
 
 
 class Drafter(Protocol):

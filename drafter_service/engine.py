@@ -10,10 +10,11 @@ import time
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from drafter_service.drafter import Drafter, Proposal, ProposeRequest
+from drafter_service.drafter import Drafter, Proposal, ProposeRequest, TakesFeatures
 from drafter_service.session import DraftSession
 from drafter_service.traces import DrafterTraces
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
+from paceline.features import Features
 from paceline.logs import session_fields
 from paceline.runtime.engine_thread import LinkId, SessionKey
 from paceline.telemetry.metrics import DrafterMetrics
@@ -78,14 +79,34 @@ class DrafterEngine:
 
     def _advance(self, session: DraftSession, event: Advance) -> None:
         length, num_unsent = len(session.tokens), session.num_unsent
+        branches = session.branches
         valid = session.advance(event)
+        num_nodes_valid = 0
+        if branches is not None:
+            num_nodes_valid = num_nodes = len(branches.draws)
+            if session.branches is None:
+                committed = session.tokens[: session.committed]
+                num_nodes_valid = branches.num_true(committed) if valid == branches.base else 0
+                self.metrics.rolled_back(num_nodes - num_nodes_valid)
         trace = self._traces.get(session.key)
         if trace is not None:
             lost = num_unsent - session.num_unsent
-            trace.advanced(valid, session.committed, num_unsent_lost=lost)
+            trace.advanced(valid + num_nodes_valid, session.committed, num_unsent_lost=lost)
         if valid < length:
             self._drafter.rollback(session.key, valid)
             self.metrics.rolled_back(length - valid)
+        if event.features is not None:
+            self._take_features(session, event.features)
+
+    def _take_features(self, session: DraftSession, features: Features) -> None:
+        if not (session.opening.features and isinstance(self._drafter, TakesFeatures)):
+            raise InvalidArgumentError("features", "the session was not opened with them")
+        if features.end >= session.committed:
+            raise InvalidArgumentError(
+                "features",
+                f"positions up to {features.end} of {session.committed} committed tokens",
+            )
+        self._drafter.take_features(session.key, features)
 
     def close_link(self, link: LinkId) -> None:
         """Free all sessions of a link."""
@@ -167,18 +188,26 @@ class DrafterEngine:
             )
         if proposal.error is not None:
             return [self._fail(session.key, proposal.error)]
-        session.add(proposal.draws, seconds)
+        session.add(proposal.draws, seconds, proposal.tree)
         found_nothing = not proposal.draws and not proposal.is_pending
         return self._take_block(
-            session, found_nothing=found_nothing, is_waiting=proposal.is_waiting
+            session,
+            found_nothing=found_nothing,
+            is_waiting=proposal.is_waiting,
+            ends=proposal.ends_block,
         )
 
     def _take_block(
-        self, session: DraftSession, *, found_nothing: bool, is_waiting: bool = False
+        self,
+        session: DraftSession,
+        *,
+        found_nothing: bool,
+        is_waiting: bool = False,
+        ends: bool = False,
     ) -> Replies:
         kv_length = self._drafter.kv_length(session.key)
         block = session.take_block(
-            found_nothing=found_nothing, is_waiting=is_waiting, kv_length=kv_length
+            found_nothing=found_nothing, is_waiting=is_waiting, ends=ends, kv_length=kv_length
         )
         if block is None:
             return []

@@ -1,4 +1,5 @@
-"""Drafts with a small language model: one token a session and step, all sessions in one pass."""
+"""Drafts with a small language model: a token, or a level of a tree, a session and step, all
+sessions in one pass."""
 
 from __future__ import annotations
 
@@ -6,10 +7,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
+from drafter_service.confidence import confidences
 from drafter_service.drafter import Proposal, ProposeRequest
-from paceline.config import RuntimeConfig
+from drafter_service.tree_drafting import Step, TreeDrafting
+from paceline.config import RuntimeConfig, TreeConfig
 from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.emulated import device_counters
@@ -19,8 +23,11 @@ from paceline.runtime.page_table import PageTable
 from paceline.runtime.prefix_cache import PrefixCache
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
+from paceline.sampling.columns import Columns
 from paceline.sampling.draw import DraftRow, draw_drafts
+from paceline.sampling.penalties import NEGATIVE_INFINITY
 from paceline.sampling.probabilities import RowContext
+from paceline.tree_shape import ROOT
 from paceline.types import OpenSession, WorkerInfo
 
 logger = logging.getLogger(__name__)
@@ -34,7 +41,9 @@ class ModelDrafter:
     """Any causal language model over a paged KV pool.
 
     A session without room in the pool waits; meanwhile its proposals are empty, so that the
-    verifier decodes without it.
+    verifier decodes without it. `columns` are those of the runner's logits, where they are not all
+    ids of the vocabulary. A block ends with a token before which the model's confidence was below
+    `min_confidence`.
     """
 
     def __init__(
@@ -43,14 +52,21 @@ class ModelDrafter:
         config: RuntimeConfig,
         info: WorkerInfo,
         grammar: GrammarEngine | None = None,
+        tree: TreeConfig | None = None,
+        *,
+        columns: Columns | None = None,
+        min_confidence: float = 0.0,
     ) -> None:
         self.context_length = runner.context_length
         self._runner = runner
+        self._columns = columns
+        self._min_confidence = min_confidence
         self._budget = config.max_batch_tokens
         self._info = info
         self._tables: dict[SessionKey, PageTable] = {}
         self._openings: dict[SessionKey, OpenSession] = {}
         self._prefixes = PrefixCache(runner.pool, enabled=config.prefix_reuse)
+        self._trees = TreeDrafting(tree or TreeConfig(), runner, knows_all_ids=columns is None)
         self._grammar = grammar
         self._matchers: dict[SessionKey, GrammarMatcher] = {}
         # Waiting costs a session nothing but drafts, so it may wait for as long as it lives.
@@ -84,10 +100,16 @@ class ModelDrafter:
         chunks: list[Chunk] = []
         begun: list[tuple[ProposeRequest, PageTable, int]] = []
         finishing: list[int] = []
+        steps: list[Step] = []
         for index, granted in self._schedule(requests):
             request = requests[index]
             proposals[index] = Proposal(is_pending=True, num_read=granted)
-            if granted:
+            if granted and (nodes := self._trees.frontier(request.key)):
+                table = self._tables[request.key]
+                chunks.append(self._trees.chunk(request.key, table, nodes))
+                finishing.append(index)
+                steps.append(Step(request, nodes))
+            elif granted:
                 table = self._tables[request.key]
                 token_ids = request.token_ids[table.length : table.length + granted]
                 is_last = table.length + granted == len(request.token_ids)
@@ -95,12 +117,13 @@ class ModelDrafter:
                 begun.append((request, table, table.length))
                 if is_last:
                     finishing.append(index)
+                    steps.append(Step(request, (ROOT,)))
         if chunks:
             logits = self._runner.forward(chunks)
         for request, table, start in begun:
             self._note_prompt(request.opening, table, start)
         if finishing:
-            drawn = self._draw(logits, [requests[index] for index in finishing])
+            drawn = self._take(logits, steps)
             for index, proposal in zip(finishing, drawn, strict=True):
                 proposals[index] = replace(proposal, num_read=proposals[index].num_read)
                 if not isinstance(proposal.error, InvalidArgumentError | None):
@@ -130,7 +153,11 @@ class ModelDrafter:
         for index, request in enumerate(requests):
             table = self._tables.get(request.key)
             length = len(request.token_ids) - (request.limit == 0)
+            if table is not None and self._trees.goes_on(request):
+                decodes.append((index, len(self._trees.frontier(request.key))))
+                continue
             if table is not None:
+                self._trees.settle(request.key, table, request.token_ids)
                 opening = request.opening
                 self._prefixes.adopt(table, opening.token_ids, salt=opening.cache_salt)
             if table is not None and request.limit and table.length == length:
@@ -151,6 +178,33 @@ class ModelDrafter:
         matcher.extend(request.token_ids[matcher.length :])
         return matcher.length == len(request.token_ids)
 
+    def _take(self, logits: Tensor, steps: Sequence[Step]) -> list[Proposal]:
+        """What the rows of a pass lead to: a token each, or trees that grow."""
+        branching = [self._trees.wants(step.request) for step in steps]
+        if not any(branching):
+            return self._draw(logits, [step.request for step in steps])
+        parts = logits.split([len(step.nodes) for step in steps])
+        proposals: dict[int, Proposal] = {}
+        for is_tree in (False, True):
+            members = [i for i, branches in enumerate(branching) if branches is is_tree]
+            if members:
+                rows = torch.cat([parts[i] for i in members])
+                chosen = [steps[i] for i in members]
+                found = (
+                    self._grow(rows, chosen)
+                    if is_tree
+                    else self._draw(rows, [step.request for step in chosen])
+                )
+                proposals.update(zip(members, found, strict=True))
+        return [proposals[i] for i in range(len(steps))]
+
+    def _grow(self, logits: Tensor, steps: Sequence[Step]) -> list[Proposal]:
+        """Let each session's tree grow by the rows of its nodes."""
+        width = min(step.request.opening.vocab_size for step in steps)
+        if self._columns is not None:
+            logits = self._columns.widen(logits, fill=NEGATIVE_INFINITY)
+        return self._trees.take(logits[:, :width], steps, self._matchers)
+
     def _draw(self, logits: Tensor, requests: Sequence[ProposeRequest]) -> list[Proposal]:
         """Sample one token a request from its row of `logits`."""
         # ids that the target lacks must never be drawn
@@ -158,21 +212,33 @@ class ModelDrafter:
         matchers = [self._matchers.get(request.key) for request in requests]
         masks = [None if matcher is None else matcher.mask() for matcher in matchers]
         rows = [_draft_row(*pair) for pair in zip(requests, masks, strict=True)]
-        draws = draw_drafts(logits[:, :width], rows)
+        columns = None if self._columns is None else self._columns.below(width)
+        draws = draw_drafts(logits[:, : width if columns is None else len(columns)], rows, columns)
         proposals = [
-            Proposal(error=draw) if isinstance(draw, PacelineError) else Proposal([draw])
+            self._failed(draw) if isinstance(draw, PacelineError) else Proposal([draw])
             for draw in draws
         ]
+        if self._min_confidence:
+            sure = [found >= self._min_confidence for found in confidences(logits)]
+            proposals = [
+                proposal if is_sure else replace(proposal, ends_block=bool(proposal.draws))
+                for proposal, is_sure in zip(proposals, sure, strict=True)
+            ]
         return [
             Proposal() if mask is not None and not mask.any() else proposal
             for mask, proposal in zip(masks, proposals, strict=True)
         ]
 
+    def _failed(self, error: PacelineError) -> Proposal:
+        if self._columns is not None and isinstance(error, InvalidArgumentError):
+            return Proposal()  # of the ids that may come here it knows none, the target may
+        return Proposal(error=error)
+
     def rollback(self, key: SessionKey, length: int) -> None:
         if key in self._matchers:
             self._matchers[key].truncate(length)
         table = self._tables.get(key)
-        if table is not None:
+        if table is not None and not self._trees.outlasts(key, length):
             table.truncate(min(table.length, length))
 
     def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
@@ -181,6 +247,7 @@ class ModelDrafter:
         table = self._tables.pop(key, None)
         opening = self._openings.pop(key, None)
         if table is not None and opening is not None:
+            self._trees.settle(key, table, committed)
             self._complete_page(table, committed)
             self._prefixes.publish(table, committed, len(committed), salt=opening.cache_salt)
             table.free()

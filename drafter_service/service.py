@@ -14,11 +14,12 @@ from drafter_service.ngram import NGRAM_INFO, NgramDrafter
 from drafter_service.ngram_reader import NgramReader
 from drafter_service.servicer import SERVICE_NAME, DrafterServicer
 from paceline.config import Config, DrafterConfig, NgramConfig
+from paceline.errors import ConfigError
 from paceline.rpc.codec.drafter import DRAFTER_LINK
 from paceline.rpc.worker import WorkerCore, WorkerService, start_worker
+from paceline.runtime.draft_model import DraftModel, load_draft_model
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.tokenizer import Tokenizer
-from paceline.runtime.worker_model import load_worker_model
 from paceline.telemetry.tracing import start_tracing
 
 
@@ -52,14 +53,49 @@ def load_drafter(config: DrafterConfig) -> tuple[Drafter, Tokenizer | None]:
     if not config.has_model:
         return _load_ngram(config.ngram)
     assert config.model is not None, "validated by DrafterConfig"
-    loaded = load_worker_model(config.kind, config.model, config.runtime)
-    grammar = GrammarEngine(loaded.tokenizer)
-    grammar.prepare()
-    drafter = ModelDrafter(loaded.runner, config.runtime, loaded.info, grammar)
+    loaded = load_draft_model(config.kind, config.model, config.runtime)
+    tokenizer = _tokenizer(config.ngram, loaded)
+    grammar = None if tokenizer is None else GrammarEngine(tokenizer)
+    if grammar is not None:
+        grammar.prepare()
+    drafter = ModelDrafter(
+        loaded.runner,
+        config.runtime,
+        loaded.info,
+        grammar,
+        config.tree,
+        columns=loaded.columns,
+        min_confidence=config.min_confidence,
+    )
     if config.kind == "model":
-        return drafter, loaded.tokenizer
-    reader = NgramReader(config.ngram, load_corpus(config.ngram, loaded.tokenizer))
-    return CascadeDrafter(reader, drafter, config.cascade), loaded.tokenizer
+        return drafter, tokenizer
+    reader = NgramReader(config.ngram, load_corpus(config.ngram, tokenizer))
+    return CascadeDrafter(reader, drafter, config.cascade), tokenizer
+
+
+def _tokenizer(config: NgramConfig, loaded: DraftModel) -> Tokenizer | None:
+    """The model's, or the named one of its target. Raises `ConfigError` if a text needs one."""
+    if loaded.tokenizer is not None:
+        if config.tokenizer is not None:
+            raise ConfigError(
+                f"drafter.ngram.tokenizer: {config.tokenizer} is of no use, {loaded.info.model}"
+                " has one"
+            )
+        return loaded.tokenizer
+    if config.tokenizer is None:
+        if config.has_text:
+            raise ConfigError(
+                f"drafter.ngram.tokenizer is required for the text of ngram.corpus"
+                f" {config.corpus}: {loaded.info.model}, has none"
+            )
+        return None
+    tokenizer = Tokenizer.load(config.tokenizer)
+    if tokenizer.fingerprint != loaded.info.tokenizer_fingerprint:
+        raise ConfigError(
+            f"drafter.ngram.tokenizer: {config.tokenizer} has other ids than the target of"
+            f" {loaded.info.model}"
+        )
+    return tokenizer
 
 
 def _load_ngram(config: NgramConfig) -> tuple[Drafter, Tokenizer | None]:

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from drafter_service.drafter import ProposeRequest
 from paceline.errors import InvalidArgumentError
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw, stack_draws
+from paceline.tree_shape import TreeShape
 from paceline.types import Advance, DraftBlock, DrafterState, OpenSession
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """The nodes of a tree after the first `base` tokens of the sequence."""
+
+    base: int
+    draws: Sequence[Draw]
+    shape: TreeShape
+
+    def parents_behind(self, num_tokens: int) -> tuple[int, ...]:
+        """The parents in a block that has so many tokens before the first branch."""
+        before = range(-1, num_tokens - 1)
+        return (*before, *(parent + num_tokens for parent in self.shape.parents))
+
+    def num_true(self, tokens: Sequence[int]) -> int:
+        """How many nodes a sequence follows."""
+        own = [draw.token_id for draw in self.draws]
+        return len(self.shape.walk(own, tokens[self.base :]))
 
 
 class DraftSession:
@@ -16,7 +37,8 @@ class DraftSession:
 
     `tokens[:committed]` are final, `tokens[committed:sent]` are drafts on their way to a verdict,
     and the rest are drawn but not sent. Sent drafts beyond the committed length never exceed the
-    window.
+    window. A draft that branches is in `tokens` up to its first branch; what follows are the
+    `branches`, and nothing is drafted until it is known what became of them.
     """
 
     def __init__(self, key: SessionKey, opening: OpenSession, *, context_length: int) -> None:
@@ -33,6 +55,10 @@ class DraftSession:
         # a draft for the token that the prefill decides would void later ones by chance of timing
         self._awaits_first = opening.reproducible and self.committed == opening.prompt_length
         self._unsent: list[Draw] = []
+        self._rests_until = 0
+        """Length to be final, or void, before more is drafted: the model was unsure there."""
+        self.branches: Branches | None = None
+        """The part that branches of the last block, until it is judged or void."""
         self._has_told_end = False
         self._draft_s = 0.0  # of the unsent draws whose time was measured, and how many those are
         self._num_timed = 0
@@ -55,21 +81,25 @@ class DraftSession:
         if event.token_ids:
             self._awaits_first = False
         self._adjust(event)
-        self.is_active = self._window > 0
         end = event.base + len(event.token_ids)
         drafted = self.tokens[event.base : end]
         agreed = _common_prefix(drafted, event.token_ids)
         keeps_drafts = event.epoch <= self.epoch and agreed == len(drafted)
         if keeps_drafts:
             valid = len(self.tokens)
+            if self.branches is not None and end > valid:
+                self.branches = None
+                self.epoch += 1  # as the verifier does when the block arrives
             self.tokens.extend(event.token_ids[len(drafted) :])
             self._sent = max(self._sent, end)
         else:
             valid = event.base + agreed
             if event.epoch <= self.epoch and valid < self._sent:
                 self.epoch += 1  # the verifier sees the same difference when the block arrives
+            self.branches = None
             self.tokens[event.base :] = event.token_ids
             self._sent = end
+            self._rests_until = 0
         self.epoch = max(self.epoch, event.epoch)
         self.committed = end
         num_unsent = len(self.tokens) - self._sent
@@ -78,6 +108,9 @@ class DraftSession:
             self._draft_s *= kept / max(self._num_timed, 1)
             self._num_timed = kept
             self._unsent = self._unsent[len(self._unsent) - num_unsent :]
+        self.is_active = (
+            self._window > 0 and self.branches is None and self.committed >= self._rests_until
+        )
         return valid
 
     def _adjust(self, event: Advance) -> None:
@@ -122,16 +155,21 @@ class DraftSession:
         window_end = self.committed + self._window
         return min(window_end, self._max_length) - len(self.tokens)
 
-    def add(self, draws: Sequence[Draw], seconds: float | None) -> None:
+    def add(
+        self, draws: Sequence[Draw], seconds: float | None, tree: TreeShape | None = None
+    ) -> None:
         """Append drawn tokens; the block that they fill is taken by `take_block`.
 
         `seconds` is None where the time was not that of drawing alone.
         """
-        self.tokens.extend(draw.token_id for draw in draws)
-        self._unsent.extend(draws)
+        trunk = len(draws) if tree is None else tree.trunk
+        self.tokens.extend(draw.token_id for draw in draws[:trunk])
+        self._unsent.extend(draws[:trunk])
         if seconds is not None:
             self._draft_s += seconds
             self._num_timed += len(draws)
+        if tree is not None and not tree.is_chain:
+            self.branches = Branches(len(self.tokens), draws[trunk:], tree.without_trunk())
 
     @property
     def block_length(self) -> int:
@@ -139,17 +177,27 @@ class DraftSession:
         return self._block_length
 
     def take_block(
-        self, *, found_nothing: bool, kv_length: int, is_waiting: bool = False
+        self, *, found_nothing: bool, kv_length: int, is_waiting: bool = False, ends: bool = False
     ) -> DraftBlock | None:
         """The next block, once it is full, the window is, or there is nothing more to propose.
+
+        One that `ends` is not gone on from before its last token is final, whatever the window and
+        the length of a block: neither that nor when it is told may depend on timing.
 
         A drafter that has ended, or waits for room (`is_waiting`), says so once and not at every
         advance: the verifier then decodes by itself, without a round trip a token.
         """
-        has_room = self._room() > 0 and not found_nothing
+        rests = ends or self.branches is not None
+        has_room = self._room() > 0 and not found_nothing and not rests
+        if ends:
+            self._rests_until = len(self.tokens)
         if has_room and len(self._unsent) < self._block_length:
             return None
         draws, self._unsent = self._unsent, []
+        parents: tuple[int, ...] = ()
+        if self.branches is not None:
+            parents = self.branches.parents_behind(len(draws))
+            draws = [*draws, *self.branches.draws]
         seconds = self._draft_s * len(draws) / self._num_timed if self._num_timed else 0.0
         self._draft_s, self._num_timed = 0.0, 0
         self.is_active = has_room
@@ -168,11 +216,14 @@ class DraftSession:
             state=state,
             kv_length=kv_length,
             draft_us=round(seconds * 1e6),
+            parents=parents,
         )
 
     def _state(self) -> DrafterState:
         if self.committed >= self._max_length:
             return DrafterState.ENDED
+        if self.committed < self._rests_until:
+            return DrafterState.UNSURE
         return DrafterState.RUNNING if self.is_active else DrafterState.PAUSED
 
     @property
@@ -184,7 +235,9 @@ class DraftSession:
         """Assert the invariants of the class docstring."""
         assert self.committed <= self._sent <= len(self.tokens)
         assert len(self._unsent) == len(self.tokens) - self._sent
-        assert len(self.tokens) - self.committed <= self.opening.window
+        num_branching = 0 if self.branches is None else len(self.branches.draws)
+        assert len(self.tokens) + num_branching - self.committed <= self.opening.window
+        assert not (self.branches and (self._unsent or self.is_active))
 
 
 def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

@@ -18,6 +18,7 @@ from paceline.telemetry.recorder import Recorder
 from paceline.telemetry.span import Attribute
 from paceline.telemetry.thinning import Thinning
 from paceline.telemetry.worker_traces import MAX_BLOCK_SPANS
+from paceline.tree_shape import TreeShape
 from paceline.types import DraftBlock, SessionSpans, Verdict
 
 
@@ -29,6 +30,18 @@ class _Block:
     end: int
     draft_ns: int
     probs: list[float] | None
+    token_ids: tuple[int, ...]
+    tree: TreeShape | None
+
+    def place(self, position: int, verdict: Verdict) -> int:
+        """Which of its tokens is the one that a verdict accepted at a position."""
+        if self.tree is None:
+            return position - self.base
+        # what was final before lies on the chain before the first branch
+        known = self.token_ids[: max(0, verdict.base - self.base)]
+        new = verdict.token_ids[max(0, self.base - verdict.base) :]
+        path = self.tree.walk(self.token_ids, (*known, *new))
+        return path[position - self.base]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,10 @@ class AnswerTrace:
             if self._recorder.level >= Level.TOKEN and block.draft_probs is not None:
                 probs = block.draft_probs.own_probs(block.token_ids)
             draft_ns = block.draft_us * 1000
-            self._blocks.append(_Block(block.base, block.base + length, draft_ns, probs))
+            end = block.base + length
+            self._blocks.append(
+                _Block(block.base, end, draft_ns, probs, block.token_ids, block.tree)
+            )
             return
         if self._thinning.starts_new():
             now = time.time_ns()
@@ -144,7 +160,8 @@ class AnswerTrace:
             for position in range(max(block.base, verdict.base), last):
                 blocks[position - verdict.base] = block.base
                 if block.probs is not None:
-                    probs[position - verdict.base] = block.probs[position - block.base]
+                    place = block.place(position, verdict)
+                    probs[position - verdict.base] = block.probs[place]
         is_rejected = verdict.accepted_length < verdict.num_judged
         while self._blocks and (is_rejected or self._blocks[0].end <= end):
             self._blocks.popleft()

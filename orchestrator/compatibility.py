@@ -26,14 +26,22 @@ async def check_verifier(
             )
 
 
-async def check_drafter(worker: Worker[Any, Any], tokenizer: Tokenizer, info: WorkerInfo) -> None:
+async def check_drafter(
+    worker: Worker[Any, Any], tokenizer: Tokenizer, info: WorkerInfo, *, feature_size: int = 0
+) -> None:
     """Raise `VocabularyMismatchError` unless the drafter's ids mean what the target's do.
 
     Widths may differ: padded rows have probability 0 on both sides. A drafter without a
-    vocabulary of its own (n-gram) fits every target.
+    vocabulary of its own (n-gram) fits every target. `feature_size` is the width of the target's
+    features: one that drafts from others is a `StartupError`.
     """
     if info.kind == "verifier":
         raise StartupError(f"{worker.address} is a verifier, not a drafter")
+    if info.feature_size not in (0, feature_size):
+        raise StartupError(
+            f"drafter {worker.address} ({info.model}) drafts from features of {info.feature_size}"
+            f" values, the target's have {feature_size}"
+        )
     if info.tokenizer_fingerprint:
         await _check_ids(worker, tokenizer, info)
 
@@ -42,6 +50,12 @@ async def _check_ids(worker: Worker[Any, Any], tokenizer: Tokenizer, info: Worke
     if info.tokenizer_fingerprint == tokenizer.fingerprint:
         return
     table = await worker.vocabulary()
+    if not table.tokens:  # a drafter of a reduced vocabulary knows its target's fingerprint alone
+        raise VocabularyMismatchError(
+            f"{worker.role} {worker.address} ({info.model}) speaks the ids of another tokenizer:"
+            f" its fingerprint is {info.tokenizer_fingerprint[:12]}, the target's"
+            f" {tokenizer.fingerprint[:12]}"
+        )
     theirs = Vocabulary(list(table.tokens), dict(table.special_token_ids))
     difference = first_difference(tokenizer.vocabulary(), theirs)
     if difference is not None:

@@ -80,7 +80,8 @@ class Membership:
         if worker.role == "verifier":
             worker.check = partial(check_verifier, worker, self._tokenizer, self._target)
         else:
-            worker.check = partial(check_drafter, worker, self._tokenizer)
+            size = self._target.feature_size
+            worker.check = partial(check_drafter, worker, self._tokenizer, feature_size=size)
 
     async def update(self, workers: WorkerSet, grace_s: float) -> None:
         """Use these workers from now on; returns when those that are not named are drained.

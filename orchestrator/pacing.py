@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from orchestrator.estimates import Least, PassCost
 from orchestrator.window_controller import WindowController, WindowPlan
-from paceline.types import DraftBlock, DrafterState, Verdict
+from paceline.types import DraftBlock, DrafterState, Origin, Verdict
 
 
 class _Told(NamedTuple):
@@ -27,6 +27,7 @@ class _Relayed(NamedTuple):
     base: int
     token_ids: Sequence[int]
     relayed_at: float
+    is_tree: bool
 
     @property
     def end(self) -> int:
@@ -72,13 +73,20 @@ class Pacing:
         self._is_resting = block.state is not DrafterState.RUNNING
         if self._void_epoch is not None and block.epoch <= self._void_epoch:
             return  # its epoch's first wrong draft was counted, and the verifier drops it
-        agreed = next(
-            (i for i, token in enumerate(committed) if token != block.token_ids[i]),
-            len(committed),
-        )
+        tree = block.tree
+        if tree is not None:
+            agreed = len(tree.walk(block.token_ids, committed))
+        else:
+            agreed = next(
+                (i for i, token in enumerate(committed) if token != block.token_ids[i]),
+                len(committed),
+            )
         self._controller.saw_overtaken(compared=len(committed), agreed=agreed)
-        if agreed == len(committed):
-            self._relayed.append(_Relayed(block.epoch, block.base, block.token_ids, now))
+        is_overtaken = tree is not None and len(committed) > tree.trunk
+        if agreed == len(committed) and not is_overtaken:
+            self._relayed.append(
+                _Relayed(block.epoch, block.base, block.token_ids, now, tree is not None)
+            )
         else:
             self._void_epoch = block.epoch
 
@@ -96,8 +104,9 @@ class Pacing:
             waited_s = timings.queue_us / 1e6
             self._to_verifier_s.update(now - self._relayed[0].relayed_at - waited_s - pass_s)
         end = verdict.base + verdict.num_judged
+        branches = any(block.is_tree and block.base < end for block in self._relayed)
         self._forget_before(end)
-        if verdict.accepted_length < verdict.num_judged:
+        if branches or verdict.accepted_length < verdict.num_judged:
             self._relayed.clear()
         elif verdict.next_origin is not None:
             self._compare(end, verdict.token_ids[-1])
@@ -105,7 +114,7 @@ class Pacing:
         if hops[0] is not None and hops[1] is not None:
             self._controller.saw_round_trip(hops[0] + hops[1])
         self._controller.saw_verdict(
-            judged=verdict.num_judged,
+            judged=_num_tried(verdict) if branches else verdict.num_judged,
             accepted=verdict.accepted_length,
             committed=len(verdict.token_ids),
             sessions=max(live_sessions, timings.sessions),
@@ -134,3 +143,9 @@ class Pacing:
             if not agreed:
                 self._void_epoch = block.epoch
                 self._relayed.clear()
+
+
+def _num_tried(verdict: Verdict) -> int:
+    """Depths of a tree at which the target was offered drafts: those of the accepted path, and
+    one more if a token was recovered there."""
+    return verdict.accepted_length + (verdict.next_origin is Origin.RECOVERED)

@@ -15,12 +15,14 @@ from typing import Any
 
 from orchestrator.affinity import Demand
 from orchestrator.answer_trace import AnswerTrace
+from orchestrator.feature_flow import FeatureFlow, asks_for_features
 from orchestrator.pacing import Pacing
 from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.session import Session
 from orchestrator.window_controller import WindowController, WindowPlan
 from orchestrator.worker import WorkerSession
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
+from paceline.features import Features
 from paceline.logs import context_fields
 from paceline.rpc.status import error_from_code
 from paceline.sampling.params import SamplingParams
@@ -31,6 +33,7 @@ from paceline.types import (
     DrafterEvent,
     DrafterReply,
     OpenSession,
+    PromptFeatures,
     PromptLogprobs,
     SessionError,
     SessionSpans,
@@ -45,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 MAX_REOPENINGS = 3
 """Attempts to go on after a verifier failed, without a token committed in between."""
-BLOCK_FIELDS = frozenset({"base", "token_ids", "draft_probs"})
+BLOCK_FIELDS = frozenset({"base", "token_ids", "draft_probs", "parents"})
 RETRIED_CODES = frozenset({"UNAVAILABLE", "ABORTED", "CANCELLED"})
 
 
@@ -97,6 +100,9 @@ class Relay:
         self.first_token_s: float | None = None
         """Seconds from `start` to the first committed token."""
         self._prompt_logprobs: list[TokenLogprobs] = []
+        self._features = FeatureFlow()
+        self._sends_features = False
+        """Whether the verifier's session was opened to send features."""
         self._trace = trace
         self.trace_id = "" if trace is None else trace.trace_id
         """Of the request's trace; empty if it is not traced."""
@@ -224,6 +230,9 @@ class Relay:
             repeated = len(self._prompt_logprobs) + 1 - reply.base  # by a reopening, in any chunks
             self._prompt_logprobs += reply.logprobs[repeated:]
             return
+        if isinstance(reply, PromptFeatures):
+            self._tell_features(reply.features)
+            return
         if self.first_token_s is None:
             self.first_token_s = time.monotonic() - self._started
         self.session.commit(reply)
@@ -244,7 +253,13 @@ class Relay:
     def _advance_drafter(self, verdict: Verdict) -> None:
         """Tell the drafter what became final, and how far to speculate from here."""
         assert self._drafter is not None
-        advance = Advance(self._drafter.session_id, verdict.epoch, verdict.base, verdict.token_ids)
+        advance = Advance(
+            self._drafter.session_id,
+            verdict.epoch,
+            verdict.base,
+            verdict.token_ids,
+            features=self._features.fresh(verdict.features),
+        )
         if self._pacing is not None:
             now = time.monotonic()
             live = 1 if self._verifier is None else self._verifier.worker.num_sessions
@@ -258,6 +273,20 @@ class Relay:
                 self._set_speculation()
             self._pacing.advanced(len(self.session.tokens), now)
         self._send_drafter(advance)
+
+    def _tell_features(self, features: Features) -> None:
+        """Of tokens that the drafter has been told already."""
+        fresh = self._features.fresh(features)
+        if self._drafter is not None and fresh is not None:
+            length = len(self.session.tokens)
+            session_id, epoch = self._drafter.session_id, self.session.epoch
+            self._send_drafter(Advance(session_id, epoch, length, (), features=fresh))
+
+    def _asks_for_features(self, verifier: VerifierWorker) -> bool:
+        """Whether the session's drafter drafts from this verifier's features."""
+        return self._drafter is not None and asks_for_features(
+            self._drafter.worker.info, verifier.info
+        )
 
     def _tell_last(self, verdict: Verdict) -> None:
         """What a generation ends with is final too: the drafter keeps it for the next turn, and its
@@ -355,6 +384,9 @@ class Relay:
             self._on_draft, self._on_drafter_lost, num_tokens=self._demand.num_tokens
         )
         opening = self._opening(self._drafter.session_id, epoch, verifier)
+        self._features.restart()
+        if self._asks_for_features(verifier) and (self._verifier is None or self._sends_features):
+            opening = replace(opening, features=True)
         self._send_drafter(self._traced(self._drafter, opening))
         self._start_pacing(verifier)
         if self._pacing is not None:  # the opening's window is the limit, not where to start
@@ -410,6 +442,8 @@ class Relay:
         )
         self._router.served_by(worker, self._demand)
         opening = self._opening(self._verifier.session_id, self.session.epoch, worker)
+        self._sends_features = self._asks_for_features(worker)
+        opening = replace(opening, features=self._sends_features)
         self._send_verifier(self._traced(self._verifier, opening))
 
     def _on_verifier_lost(self, error: PacelineError) -> None:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.sampling.params import SamplingParams
+from paceline.tree_shape import TreeShape
 
 if TYPE_CHECKING:
+    from paceline.features import Features
     from paceline.generation import TraceSpan
     from paceline.sampling.draft_probs import DraftProbs
 
@@ -45,6 +47,7 @@ class DrafterState(enum.Enum):
     RUNNING = "running"
     PAUSED = "paused"
     ENDED = "ended"
+    UNSURE = "unsure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class OpenSession:
     reproducible: bool = False
     grammar: str = ""
     cache_salt: str = ""
+    features: bool = False
+    """Whether verdicts, and so advances, carry the target's features."""
     trace_context: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -94,7 +99,9 @@ class DraftBlock:
     """Contiguous proposed tokens; empty to tell a change of state only.
 
     `draft_probs` is None when each token's draft distribution is a point mass.
-    `known_committed` is the committed length that the drafter had heard of.
+    `known_committed` is the committed length that the drafter had heard of. A block that branches
+    has `parents` (see `TreeShape`): its tokens are the nodes, and nothing is drafted behind it
+    until its verdict has come.
     """
 
     session_id: SessionId
@@ -106,6 +113,12 @@ class DraftBlock:
     state: DrafterState
     kv_length: int
     draft_us: int
+    parents: tuple[int, ...] = ()
+
+    @property
+    def tree(self) -> TreeShape | None:
+        """How the tokens hang together; None for a chain."""
+        return TreeShape(self.parents) if self.parents else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +135,7 @@ class Advance:
     token_ids: tuple[int, ...]
     window: int | None = None
     num_speculative_tokens: int | None = None
+    features: Features | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +180,8 @@ class Verdict:
     """What one pass decided for one session.
 
     `token_ids` are the committed tokens: `accepted_length` accepted drafts, then the next token,
-    whose origin is `next_origin` (None when there is no next token). `epoch` holds after it.
+    whose origin is `next_origin` (None when there is no next token). `epoch` holds after it. Of a
+    draft that branches the accepted tokens are a path, and no other path has the same.
     `target_probs` are the committed tokens' under the target's law, where a trace asks for them.
     The first verdict of a generation tells how many of the prompt's tokens were found cached.
     """
@@ -185,6 +200,7 @@ class Verdict:
     num_discarded: int
     target_probs: tuple[float, ...] = ()
     cached_prompt_tokens: int = 0
+    features: Features | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +210,14 @@ class PromptLogprobs:
     session_id: SessionId
     base: int
     logprobs: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFeatures:
+    """The target's features of what a session was opened with, before the first verdict."""
+
+    session_id: SessionId
+    features: Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +257,11 @@ class WorkerInfo:
     live_sessions: int = 0
     waiting_sessions: int = 0
     peak_memory_bytes: int = 0
+    feature_size: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
 
 
 DrafterEvent: TypeAlias = OpenSession | Advance | CloseSession
 DrafterReply: TypeAlias = DraftBlock | SessionSpans | SessionError
 VerifierEvent: TypeAlias = OpenSession | DraftBlock | Credit | SetSpeculation | CloseSession
-VerifierReply: TypeAlias = Verdict | PromptLogprobs | SessionSpans | SessionError
+VerifierReply: TypeAlias = Verdict | PromptLogprobs | PromptFeatures | SessionSpans | SessionError

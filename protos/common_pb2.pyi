@@ -37,6 +37,7 @@ class DrafterState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFTER_STATE_RUNNING: _ClassVar[DrafterState]
     DRAFTER_STATE_PAUSED: _ClassVar[DrafterState]
     DRAFTER_STATE_ENDED: _ClassVar[DrafterState]
+    DRAFTER_STATE_UNSURE: _ClassVar[DrafterState]
 ACCEPTANCE_UNSPECIFIED: Acceptance
 ACCEPTANCE_REJECTION: Acceptance
 ACCEPTANCE_BLOCK: Acceptance
@@ -56,6 +57,7 @@ DRAFTER_STATE_UNSPECIFIED: DrafterState
 DRAFTER_STATE_RUNNING: DrafterState
 DRAFTER_STATE_PAUSED: DrafterState
 DRAFTER_STATE_ENDED: DrafterState
+DRAFTER_STATE_UNSURE: DrafterState
 
 class LogitBias(_message.Message):
     __slots__ = ("token_id", "bias")
@@ -114,7 +116,7 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words_token_ids: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., seed: _Optional[int] = ..., logprobs: _Optional[int] = ..., acceptance: _Optional[_Union[Acceptance, str]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("token_ids", "prompt_length", "sampling", "window", "num_speculative_tokens", "draft_top_k", "committed_limit", "speculation", "epoch", "eos_token_ids", "vocab_size", "trace_context", "reproducible", "grammar", "cache_salt")
+    __slots__ = ("token_ids", "prompt_length", "sampling", "window", "num_speculative_tokens", "draft_top_k", "committed_limit", "speculation", "epoch", "eos_token_ids", "vocab_size", "trace_context", "reproducible", "grammar", "cache_salt", "features")
     class TraceContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +139,7 @@ class OpenSession(_message.Message):
     REPRODUCIBLE_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     prompt_length: int
     sampling: SamplingParams
@@ -152,7 +155,18 @@ class OpenSession(_message.Message):
     reproducible: bool
     grammar: str
     cache_salt: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draft_top_k: _Optional[int] = ..., committed_limit: _Optional[int] = ..., speculation: _Optional[bool] = ..., epoch: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., reproducible: _Optional[bool] = ..., grammar: _Optional[str] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    features: bool
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draft_top_k: _Optional[int] = ..., committed_limit: _Optional[int] = ..., speculation: _Optional[bool] = ..., epoch: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., reproducible: _Optional[bool] = ..., grammar: _Optional[str] = ..., cache_salt: _Optional[str] = ..., features: _Optional[bool] = ...) -> None: ...
+
+class Features(_message.Message):
+    __slots__ = ("base", "size", "values")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    size: int
+    values: bytes
+    def __init__(self, base: _Optional[int] = ..., size: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class CloseSession(_message.Message):
     __slots__ = ()
@@ -177,7 +191,7 @@ class DraftProbs(_message.Message):
     def __init__(self, width: _Optional[int] = ..., ids: _Optional[bytes] = ..., probs: _Optional[bytes] = ...) -> None: ...
 
 class DraftBlock(_message.Message):
-    __slots__ = ("epoch", "base", "token_ids", "draft_probs", "known_committed", "state", "kv_length", "draft_us")
+    __slots__ = ("epoch", "base", "token_ids", "draft_probs", "known_committed", "state", "kv_length", "draft_us", "parents")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +200,7 @@ class DraftBlock(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     KV_LENGTH_FIELD_NUMBER: _ClassVar[int]
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     base: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -194,7 +209,8 @@ class DraftBlock(_message.Message):
     state: DrafterState
     kv_length: int
     draft_us: int
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Union[DraftProbs, _Mapping]] = ..., known_committed: _Optional[int] = ..., state: _Optional[_Union[DrafterState, str]] = ..., kv_length: _Optional[int] = ..., draft_us: _Optional[int] = ...) -> None: ...
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Union[DraftProbs, _Mapping]] = ..., known_committed: _Optional[int] = ..., state: _Optional[_Union[DrafterState, str]] = ..., kv_length: _Optional[int] = ..., draft_us: _Optional[int] = ..., parents: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AttributeValue(_message.Message):
     __slots__ = ("text", "integer", "number", "flag")
@@ -248,7 +264,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerDescription(_message.Message):
-    __slots__ = ("kind", "model", "dtype", "quantization", "device", "vocab_size", "tokenizer_fingerprint", "context_length", "kv_page_size", "kv_pages_total", "kv_pages_used", "live_sessions", "waiting_sessions", "eos_token_ids", "peak_memory_bytes", "counters")
+    __slots__ = ("kind", "model", "dtype", "quantization", "device", "vocab_size", "tokenizer_fingerprint", "context_length", "kv_page_size", "kv_pages_total", "kv_pages_used", "live_sessions", "waiting_sessions", "eos_token_ids", "peak_memory_bytes", "counters", "feature_size")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +288,7 @@ class WorkerDescription(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_SIZE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     model: str
     dtype: str
@@ -288,7 +305,8 @@ class WorkerDescription(_message.Message):
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     peak_memory_bytes: int
     counters: _containers.ScalarMap[str, int]
-    def __init__(self, kind: _Optional[str] = ..., model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., device: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., context_length: _Optional[int] = ..., kv_page_size: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., live_sessions: _Optional[int] = ..., waiting_sessions: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., peak_memory_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    feature_size: int
+    def __init__(self, kind: _Optional[str] = ..., model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., device: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., context_length: _Optional[int] = ..., kv_page_size: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., live_sessions: _Optional[int] = ..., waiting_sessions: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., peak_memory_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., feature_size: _Optional[int] = ...) -> None: ...
 
 class VocabularyRequest(_message.Message):
     __slots__ = ()

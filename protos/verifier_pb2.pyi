@@ -50,18 +50,26 @@ class VerifyResponse(_message.Message):
     def __init__(self, replies: _Optional[_Iterable[_Union[VerifierReply, _Mapping]]] = ...) -> None: ...
 
 class VerifierReply(_message.Message):
-    __slots__ = ("session_id", "verdict", "error", "prompt_logprobs", "spans")
+    __slots__ = ("session_id", "verdict", "error", "prompt_logprobs", "prompt_features", "spans")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FEATURES_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     verdict: Verdict
     error: _common_pb2.SessionError
     prompt_logprobs: PromptLogprobs
+    prompt_features: PromptFeatures
     spans: _common_pb2.SessionSpans
-    def __init__(self, session_id: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.SessionError, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., spans: _Optional[_Union[_common_pb2.SessionSpans, _Mapping]] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.SessionError, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., prompt_features: _Optional[_Union[PromptFeatures, _Mapping]] = ..., spans: _Optional[_Union[_common_pb2.SessionSpans, _Mapping]] = ...) -> None: ...
+
+class PromptFeatures(_message.Message):
+    __slots__ = ("features",)
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    features: _common_pb2.Features
+    def __init__(self, features: _Optional[_Union[_common_pb2.Features, _Mapping]] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("base", "logprobs")
@@ -82,7 +90,7 @@ class TokenLogprobs(_message.Message):
     def __init__(self, logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("epoch", "base", "token_ids", "accepted_length", "next_origin", "num_judged", "finish_reason", "logprobs", "kv_length", "timings", "num_discarded", "target_probs", "cached_prompt_tokens")
+    __slots__ = ("epoch", "base", "token_ids", "accepted_length", "next_origin", "num_judged", "finish_reason", "logprobs", "kv_length", "timings", "num_discarded", "target_probs", "cached_prompt_tokens", "features")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +104,7 @@ class Verdict(_message.Message):
     NUM_DISCARDED_FIELD_NUMBER: _ClassVar[int]
     TARGET_PROBS_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     base: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -109,7 +118,8 @@ class Verdict(_message.Message):
     num_discarded: int
     target_probs: _containers.RepeatedScalarFieldContainer[float]
     cached_prompt_tokens: int
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted_length: _Optional[int] = ..., next_origin: _Optional[_Union[_common_pb2.Origin, str]] = ..., num_judged: _Optional[int] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_length: _Optional[int] = ..., timings: _Optional[_Union[PassTimings, _Mapping]] = ..., num_discarded: _Optional[int] = ..., target_probs: _Optional[_Iterable[float]] = ..., cached_prompt_tokens: _Optional[int] = ...) -> None: ...
+    features: _common_pb2.Features
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted_length: _Optional[int] = ..., next_origin: _Optional[_Union[_common_pb2.Origin, str]] = ..., num_judged: _Optional[int] = ..., finish_reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., kv_length: _Optional[int] = ..., timings: _Optional[_Union[PassTimings, _Mapping]] = ..., num_discarded: _Optional[int] = ..., target_probs: _Optional[_Iterable[float]] = ..., cached_prompt_tokens: _Optional[int] = ..., features: _Optional[_Union[_common_pb2.Features, _Mapping]] = ...) -> None: ...
 
 class PassTimings(_message.Message):
     __slots__ = ("queue_us", "forward_us", "judge_us", "rows", "sessions")

@@ -29,7 +29,10 @@ def decide(
     opening: OpenSession,
     end_ids: Set[int],
 ) -> Decision:
-    """What a pass that judged `drafts` adds to the `base` tokens committed before it."""
+    """What a pass that judged `drafts` adds to the `base` tokens committed before it.
+
+    Of a tree they are the accepted path, and one draft more if any was rejected at its end.
+    """
     decided = list(drafts[: judgement.accepted_length])
     if judgement.next_token is not None:
         decided.append(judgement.next_token)

@@ -7,16 +7,23 @@ from torch import Tensor
 
 from paceline.errors import InvalidArgumentError
 from paceline.sampling.draft_probs import DraftProbs
+from paceline.tree_shape import ROOT, TreeShape
 from paceline.types import DraftBlock
 
 
 class DraftTail:
-    """Tokens and their draft distributions, oldest first."""
+    """Tokens and their draft distributions, oldest first.
+
+    The last block may branch; nothing comes behind it.
+    """
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
         self._rows: list[DraftProbs | None] = []  # one row each; None is a point mass
         self._blocks: list[int] = []  # how many of the tokens came in each block
+        self._steps: list[int] = []  # how many tokens before each its parent stands: 1 in a chain
+        self.num_branching = 0
+        """The last so many tokens are behind the first branch."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -29,11 +36,20 @@ class DraftTail:
         probs = block.draft_probs
         for row in range(skip, len(block.token_ids)):
             self._rows.append(None if probs is None else probs.rows(row, row + 1))
+        tree = block.tree
+        if tree is None:
+            self._steps.extend([1] * (len(block.token_ids) - skip))
+        else:
+            steps = [node - parent for node, parent in enumerate(tree.parents)]
+            self._steps.extend(steps[skip:])
+            self.num_branching = len(tree) - tree.trunk
 
     def consume(self, num_tokens: int) -> None:
         """Remove the first tokens, which have been judged."""
         del self.token_ids[:num_tokens]
         del self._rows[:num_tokens]
+        del self._steps[:num_tokens]
+        self.num_branching = min(self.num_branching, len(self.token_ids))
         while num_tokens:
             taken = min(self._blocks[0], num_tokens)
             self._blocks[0] -= taken
@@ -45,6 +61,18 @@ class DraftTail:
     def first_block(self) -> int:
         """Tokens of the oldest block; 0 if there is none."""
         return self._blocks[0] if self._blocks else 0
+
+    @property
+    def num_before_branches(self) -> int:
+        """Tokens that form a chain: all of them if nothing branches."""
+        return len(self.token_ids) - self.num_branching
+
+    def tree(self, num_tokens: int) -> TreeShape | None:
+        """How the first `num_tokens` hang together; None for a chain."""
+        if num_tokens <= self.num_before_branches:
+            return None
+        steps = enumerate(self._steps[:num_tokens])
+        return TreeShape(tuple(node - step for node, step in steps))
 
     def clear(self) -> int:
         """Drop everything; returns how many tokens that were."""
@@ -93,6 +121,20 @@ def check_block(block: DraftBlock, vocab_size: int) -> None:
             )
     if block.draft_probs is not None:
         _check_probs(block.draft_probs, block.token_ids, vocab_size)
+    if block.parents:
+        _check_tree(block)
+
+
+def _check_tree(block: DraftBlock) -> None:
+    if len(block.parents) != len(block.token_ids):
+        raise InvalidArgumentError(
+            "parents", f"{len(block.parents)} for {len(block.token_ids)} draft tokens"
+        )
+    for node, parent in enumerate(block.parents):
+        if not ROOT <= parent < node:
+            raise InvalidArgumentError("parents", f"token {node} cannot follow token {parent}")
+    if len(set(zip(block.parents, block.token_ids, strict=True))) < len(block.parents):
+        raise InvalidArgumentError("parents", "two tokens that follow the same one are equal")
 
 
 def _check_probs(probs: DraftProbs, token_ids: tuple[int, ...], vocab_size: int) -> None:

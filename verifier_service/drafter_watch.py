@@ -35,6 +35,16 @@ class DrafterWatch:
         """The drafter is about to be told something that sets it going again."""
         self._state = DrafterState.RUNNING
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the drafter rests where the tail ends, as it would whatever the timing."""
+        return self._state is DrafterState.UNSURE
+
+    def tail_ended(self) -> None:
+        """All of the tail is judged, or void: a drafter that was unsure at its end goes on."""
+        if self.is_unsure:
+            self._state = DrafterState.RUNNING
+
     def give_up(self) -> None:
         """Past the patience: until a block comes, a late drafter is not waited for."""
         self._gave_up = True
@@ -55,7 +65,7 @@ class DrafterWatch:
 
     def rests(self, num_committed: int) -> bool:
         """Whether the drafter waits for us, with no verdict on the way that would wake it."""
-        return self._state is DrafterState.ENDED or (
+        return self._state in (DrafterState.ENDED, DrafterState.UNSURE) or (
             self._state is DrafterState.PAUSED and self._known_committed == num_committed
         )
 

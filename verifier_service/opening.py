@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paceline.config import VerifierConfig
 from paceline.errors import InvalidArgumentError
+from paceline.runtime.feature_source import FeatureSource
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.runner import Runner
 from paceline.types import OpenSession
@@ -50,6 +51,8 @@ def check_opening(opening: OpenSession, runner: Runner) -> None:
     if len(opening.token_ids) >= opening.max_length:
         raise InvalidArgumentError("max_tokens", "is used up already")
     opening.sampling.check_vocabulary(opening.vocab_size)
+    if opening.features and not (isinstance(runner, FeatureSource) and runner.feature_size):
+        raise InvalidArgumentError("features", "the target does not show its hidden states")
 
 
 def guidance_of(opening: OpenSession, grammar: GrammarEngine | None) -> Guidance | None:

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from paceline.errors import PacelineError
+from paceline.features import Features
 from paceline.runtime.engine_thread import SessionKey
+from paceline.runtime.feature_source import FeatureSource
 from paceline.runtime.runner import Chunk, Runner
 from paceline.sampling.acceptance import Judgement
 from paceline.sampling.judge import judge_pass
@@ -52,7 +54,9 @@ class Entry:
         """What the runner is given."""
         assert self.session.table is not None
         num_logits = self.num_prompt_rows + self.num_trial_rows
-        return Chunk(self.session.table, self.session.inputs(self.num_granted), num_logits)
+        token_ids = self.session.inputs(self.num_granted)
+        tree = self.session.tail.tree(self.plan.num_drafts) if self.is_complete else None
+        return Chunk(self.session.table, token_ids, num_logits, tree)
 
 
 class PassResult(NamedTuple):
@@ -66,6 +70,8 @@ class PassResult(NamedTuple):
     seconds: float
     timings: PassTimings
     """Without any session's time in the queue."""
+    features: dict[SessionKey, Features]
+    """Of all tokens that the sessions that send them fed, drafts included."""
 
 
 def run_pass(
@@ -77,7 +83,7 @@ def run_pass(
     """
     started = time.perf_counter()
     starts = [entry.session.num_cached for entry in entries]
-    logits = runner.forward([entry.chunk() for entry in entries])
+    logits, features = _forward(runner, entries, starts)
     forwarded = time.perf_counter()
     logits, prompt_logprobs = _split_prompt_rows(logits, entries, starts)
     complete = [entry for entry in entries if entry.is_complete]
@@ -101,7 +107,24 @@ def run_pass(
             rows=sum(entry.num_granted for entry in entries),
             sessions=len(entries),
         ),
+        features=features,
     )
+
+
+def _forward(
+    runner: Runner, entries: Sequence[Entry], starts: Sequence[int]
+) -> tuple[Tensor, dict[SessionKey, Features]]:
+    """The logits of a pass, and the features of its tokens for the sessions that send them."""
+    chunks = [entry.chunk() for entry in entries]
+    if not any(entry.session.sends_features for entry in entries):
+        return runner.forward(chunks), {}
+    assert isinstance(runner, FeatureSource), "checked when a session is opened"
+    logits, hidden = runner.forward_with_features(chunks)
+    return logits, {
+        entry.key: Features.of(start, rows)
+        for entry, start, rows in zip(entries, starts, hidden, strict=True)
+        if entry.session.sends_features
+    }
 
 
 def _split_prompt_rows(

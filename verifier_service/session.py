@@ -9,6 +9,7 @@ from paceline.runtime.page_table import PageTable
 from paceline.sampling.acceptance import Judgement
 from paceline.sampling.judge import Trial
 from paceline.sampling.logprobs import token_logprobs
+from paceline.tree_shape import ROOT
 from paceline.types import (
     DraftBlock,
     OpenSession,
@@ -93,8 +94,12 @@ class VerifierSession:
         self._check_place(block)
         self._drafter.hear(block)
         overlap = self.tokens[block.base : block.base + len(block.token_ids)]
-        if overlap == list(block.token_ids[: len(overlap)]):
+        tree = block.tree
+        is_overtaken = tree is not None and len(overlap) > tree.trunk
+        if overlap == list(block.token_ids[: len(overlap)]) and not is_overtaken:
             self.tail.append(block, skip=len(overlap))
+            if not self.tail:
+                self._drafter.tail_ended()
             self._note_discards(len(overlap), "known")
             if self.tail and self._ready_since is None:
                 self._ready_since = arrived
@@ -119,6 +124,10 @@ class VerifierSession:
 
     def _check_place(self, block: DraftBlock) -> None:
         end = len(self.tokens) + len(self.tail)
+        if block.token_ids and self.tail.num_branching:
+            raise InvalidArgumentError("base", f"{block.base} lies behind a draft that branches")
+        if block.parents and self._rules.judges_chains:
+            raise InvalidArgumentError("parents", "block verification judges chains")
         if block.base > end or (self.tail and block.base != end):
             raise InvalidArgumentError("base", f"{block.base} does not continue at {end}")
         if block.base < self.opening.prompt_length:
@@ -146,11 +155,18 @@ class VerifierSession:
         room = self._room()
         num_drafts = self._rules.num_judged(self.tail, room)
         takes_bonus = len(self.tail) == num_drafts < room and self._may_take_bonus()
-        return PassPlan(self._num_uncached(), num_drafts, wants_next=num_drafts == 0 or takes_bonus)
+        is_tree = num_drafts > self.tail.num_before_branches
+        return PassPlan(
+            self._num_uncached(),
+            num_drafts,
+            wants_next=num_drafts == 0 or takes_bonus or is_tree,
+            is_tree=is_tree,
+        )
 
     def ready_at(self, now: float) -> float | None:
         """When `plan` has something; None if only an event can change that."""
-        if self.table is None or self._room() < self._rules.least_room(self.tail, self._left()):
+        least = self._rules.least_room(self.tail, self._left(), is_unsure=self._drafter.is_unsure)
+        if self.table is None or self._room() < least:
             return None
         if self.tail or not self._expects_drafts():
             return now
@@ -180,7 +196,9 @@ class VerifierSession:
 
     def _may_take_bonus(self) -> bool:
         return self._rules.may_take_bonus(
-            is_drafting=self._drafter.is_on, drafter_rests=self._drafter.rests(len(self.tokens))
+            is_drafting=self._drafter.is_on,
+            drafter_rests=self._drafter.rests(len(self.tokens)),
+            is_unsure=self._drafter.is_unsure,
         )
 
     @property
@@ -188,6 +206,16 @@ class VerifierSession:
         """Whether the rows of the prompt itself are asked for, and not read yet."""
         asked = self._params.prompt_logprobs is not None
         return asked and len(self.tokens) == self.opening.prompt_length
+
+    @property
+    def sends_features(self) -> bool:
+        """Whether the drafter is told the target's features; one that is off is not."""
+        return self.opening.features and self._drafter.is_on
+
+    @property
+    def computes_all(self) -> bool:
+        """Whether what others have cached is of no use: the rows themselves are asked for."""
+        return self.wants_prompt_logprobs or self.opening.features
 
     def prompt_logprobs(self, base: int, logits: Tensor) -> PromptLogprobs:
         """Log-probabilities of the prompt's ids from `base` on, from their rows `[n, vocab]`."""
@@ -207,6 +235,8 @@ class VerifierSession:
     def trial(self, plan: PassPlan, *, wants_probs: bool) -> Trial:
         """What the judge needs to know of a planned pass; for `wants_probs` see `Trial`."""
         drafts = tuple(self.tail.token_ids[: plan.num_drafts])
+        tree = self.tail.tree(plan.num_drafts)
+        guidance = self._guidance
         return Trial(
             params=self._params,
             token_ids=self.tokens,
@@ -216,9 +246,19 @@ class VerifierSession:
             draft_probs=self.tail.draft_probs(plan.num_drafts),
             epoch=self.epoch,
             num_rows=plan.num_rows,
-            masks=() if self._guidance is None else self._guidance.masks(drafts, plan.num_rows),
+            masks=() if guidance is None else guidance.masks(drafts, plan.num_rows, tree),
             wants_probs=wants_probs,
+            tree=tree,
         )
+
+    def _judged(self, plan: PassPlan, judgement: Judgement) -> list[int]:
+        """The drafts of a pass; of a tree the accepted path, and one more if any was rejected."""
+        drafts = self.tail.token_ids[: plan.num_drafts]
+        tree = self.tail.tree(plan.num_drafts)
+        if tree is None or judgement.path is None:
+            return drafts
+        rejected = tree.children(judgement.path[-1] if judgement.path else ROOT)
+        return [drafts[node] for node in (*judgement.path, *rejected[:1])]
 
     def distrust(self, error: PacelineError) -> None:
         """Keep the pages of a failed session from others, unless the request was to blame."""
@@ -243,17 +283,19 @@ class VerifierSession:
     def commit(self, plan: PassPlan, judgement: Judgement, timings: PassTimings) -> Verdict:
         """Make a judgement final: append tokens, cut at an end, roll the page table back."""
         assert self.table is not None
+        drafts = self._judged(plan, judgement)
         if self._guidance is not None:
-            judgement = self._guidance.settle(judgement, self.tail.token_ids)
+            judgement = self._guidance.settle(judgement, drafts)
         base = len(self.tokens)
-        drafts = self.tail.token_ids[: plan.num_drafts]
         decision = decide(judgement, drafts, base=base, opening=self.opening, end_ids=self._end_ids)
         self.tail.consume(plan.num_drafts)
-        if judgement.accepted_length < plan.num_drafts:
+        if plan.is_tree or judgement.accepted_length < plan.num_drafts:
             self.epoch += 1
             self._discard(self.tail.clear(), "rejected")
         self._ready_since = None
         self._drafter.end_wait()
+        if not self.tail:
+            self._drafter.tail_ended()
         cached_prompt_tokens = self.num_reused if base == self.opening.prompt_length else 0
         self.tokens.extend(decision.token_ids)
         self.table.truncate(min(self.table.length, len(self.tokens) - 1))

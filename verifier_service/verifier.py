@@ -35,6 +35,7 @@ from paceline.types import (
     VerifierReply,
     WorkerInfo,
 )
+from verifier_service.feature_replies import prompt_features, with_features
 from verifier_service.opening import open_session
 from verifier_service.plan import PassPlan
 from verifier_service.ragged_pass import Entry, run_pass
@@ -116,7 +117,7 @@ class Verifier:
         session = open_session(opening, self._runner, self._config, self._grammar)
         keys = (
             ()
-            if session.wants_prompt_logprobs
+            if session.computes_all
             else self._prefixes.keys(opening.token_ids, salt=opening.cache_salt)
         )
         self._waiting.enter(key, opening.max_length, now, prefix=keys)
@@ -200,7 +201,7 @@ class Verifier:
 
         The rows of a prompt whose log-probabilities are asked for must be computed.
         """
-        if session.table is not None and not session.wants_prompt_logprobs:
+        if session.table is not None and not session.computes_all:
             salt = session.opening.cache_salt
             session.num_reused += self._prefixes.adopt(session.table, session.tokens, salt=salt)
 
@@ -235,9 +236,11 @@ class Verifier:
             if not entry.is_complete:
                 self._publish_prefix(entry.session)
         replies: Replies = [(key[0], read) for key, read in result.prompt_logprobs]
+        replies += prompt_features(entries, result)
         for entry, judgement in result.judged:
             queue_us = entry.session.waited_us(now)
-            replies.append(self._commit(entry, judgement, replace(timings, queue_us=queue_us)))
+            committed = self._commit(entry, judgement, replace(timings, queue_us=queue_us))
+            replies.append((committed[0], with_features(committed[1], entry, judgement, result)))
         self._traces.pass_ends(timings)
         return replies
 
@@ -253,6 +256,8 @@ class Verifier:
         if isinstance(judgement, PacelineError):
             entry.session.distrust(judgement)
             return self._fail(entry.key, entry.session.explained(judgement))
+        if judgement.path is not None and entry.session.table is not None:
+            self._runner.keep(entry.session.table, len(entry.session.tokens), judgement.path)
         verdict = entry.session.commit(entry.plan, judgement, timings)
         self._publish_prefix(entry.session)
         self.metrics.judged(verdict)

@@ -8,6 +8,8 @@ import typer
 
 from paceline import __version__
 from paceline.cli.bench import bench
+from paceline.cli.distill import EPILOG as DISTILL_EPILOG
+from paceline.cli.distill import distill
 from paceline.cli.generate import generate
 from paceline.cli.scale import scale
 from paceline.cli.status import status
@@ -22,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(epilog=DISTILL_EPILOG)(distill)
 app.command()(generate)
 app.command()(scale)
 app.command()(status)

@@ -48,6 +48,7 @@ from paceline.config.workers import (
     DrafterConfig,
     NgramConfig,
     RuntimeConfig,
+    TreeConfig,
     VerifierConfig,
 )
 
@@ -77,6 +78,7 @@ __all__ = [
     "SyntheticModelConfig",
     "TelemetryConfig",
     "TracesConfig",
+    "TreeConfig",
     "VerifierConfig",
     "load_config",
     "parse_config",

@@ -31,7 +31,8 @@ class ModelConfig(Section):
 
     kind: Literal["pretrained"] = "pretrained"
     path: str
-    """A directory, a GGUF file, `package:NAME` (a GGUF shipped in a Python package) or a hub id."""
+    """A directory, a GGUF file, `package:NAME` (a GGUF file or a checkpoint in a Python
+    package, dots for one within another) or a hub id."""
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` is the checkpoint's own on CUDA and bfloat16 on the CPU."""

@@ -38,7 +38,7 @@ class NgramConfig(Section):
     corpus: str | None = None
     """A file to copy from: `*.jsonl` with a list of token ids a line, or text."""
     tokenizer: str | None = None
-    """Model path whose tokenizer reads a text `corpus`; a drafter with a model uses its own."""
+    """Model path whose tokenizer reads a text `corpus`; a drafter whose model has one uses that."""
     max_corpus_tokens: int = Field(default=65_536, ge=1, le=100_000_000)
     """Tokens of the file, and of the ended sessions; about 1 kB of memory each."""
 
@@ -48,6 +48,11 @@ class NgramConfig(Section):
             raise ValueError(f"min_match {self.min_match} is above max_match {self.max_match}")
         return self
 
+    @property
+    def has_text(self) -> bool:
+        """Whether the corpus takes a tokenizer to read."""
+        return self.corpus is not None and not self.corpus.endswith(".jsonl")
+
 
 class CascadeConfig(Section):
     """Choosing between copying and the model."""
@@ -55,6 +60,16 @@ class CascadeConfig(Section):
     margin: float = Field(default=0.1, ge=0, le=1)
     """By how much the acceptance of copied tokens may fall short of the model's and they still go
     first, since they cost no pass."""
+
+
+class TreeConfig(Section):
+    """Drafts that branch. A block is a tree's budget: it has `num_speculative_tokens` nodes."""
+
+    max_children: int = Field(default=1, ge=1, le=8)
+    """Guesses for the token after a node; 1 drafts chains."""
+    doubt: float = Field(default=0.5, ge=0.01, le=1)
+    """How far the target is thought to differ from the model, in noise on its logits: less makes
+    deeper and narrower trees, for drafters that are accepted more often."""
 
 
 class DrafterConfig(Section):
@@ -66,22 +81,33 @@ class DrafterConfig(Section):
     """Required for `kind: model` and `kind: cascade`."""
     ngram: NgramConfig = NgramConfig()
     cascade: CascadeConfig = CascadeConfig()
+    min_confidence: float = Field(default=0.0, ge=0, lt=1)
+    """A block ends early with a token before which the model held no token likelier than this, and
+    nothing is drafted behind it until it is judged; 0 never ends one."""
+    tree: TreeConfig = TreeConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
     def _model_given(self) -> DrafterConfig:
         if self.has_model and self.model is None:
             raise ValueError(f"model is required when kind is {self.kind!r}")
+        if self.min_confidence and not self.has_model:
+            raise ValueError(f"min_confidence is of no use when kind is {self.kind!r}")
         return self
 
     @model_validator(mode="after")
     def _corpus_readable(self) -> DrafterConfig:
         corpus, tokenizer = self.ngram.corpus, self.ngram.tokenizer
-        is_text = corpus is not None and not corpus.endswith(".jsonl")
-        if self.kind == "ngram" and is_text and tokenizer is None:
+        if self.kind == "ngram" and self.ngram.has_text and tokenizer is None:
             raise ValueError(f"ngram.tokenizer is required for the text of ngram.corpus {corpus}")
-        if tokenizer is not None and (self.kind != "ngram" or corpus is None):
-            raise ValueError("ngram.tokenizer is of use with kind 'ngram' and ngram.corpus only")
+        if tokenizer is not None and (self.kind == "model" or corpus is None):
+            raise ValueError("ngram.tokenizer is of use with ngram.corpus only")
+        return self
+
+    @model_validator(mode="after")
+    def _model_branches(self) -> DrafterConfig:
+        if self.tree.max_children > 1 and self.kind != "model":
+            raise ValueError(f"tree.max_children: kind {self.kind!r} drafts chains, set 1")
         return self
 
     @property

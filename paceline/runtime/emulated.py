@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from paceline.runtime.page_table import PageTable
 from paceline.runtime.pass_cost import PassCost
 from paceline.runtime.runner import Chunk, Runner
 
@@ -41,6 +42,10 @@ class EmulatedRunner:
         self.busy_s += ended - started
         self.late_s += ended - due
         return logits
+
+    def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
+        """Keep one path of a tree, which costs no time; see `Runner`."""
+        self._runner.keep(table, start, nodes)
 
 
 def device_counters(runner: Runner) -> dict[str, int]:

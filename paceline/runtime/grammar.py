@@ -207,6 +207,22 @@ class GrammarMatcher:
             self.truncate(length)
         return (*rows, *(None for _ in range(num_rows - len(rows))))
 
+    def mask_after(self, draft_tokens: Sequence[int]) -> Tensor | None:
+        """The mask after these drafts; the matcher stays where it is.
+
+        None where nothing can follow: after a draft that the grammar forbids or that ends the
+        output, or where it cannot go on. Without drafts it tells why, as `mask` does.
+        """
+        length = self.length
+        if not all(i not in self._end_ids and self.extend([i]) for i in draft_tokens):
+            self.truncate(length)
+            return None
+        mask = self.mask()
+        can_go_on = not self.problem
+        if draft_tokens:
+            self.truncate(length)
+        return mask if can_go_on else None
+
     def _masks_after(self, draft_tokens: Sequence[int]) -> Iterator[Tensor]:
         """The masks after each draft, as far as an output can stand."""
         for draft in draft_tokens:

@@ -58,11 +58,21 @@ class KVStore:
     ) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
+        self._device = device
         self.layers = {
             index: LayerPages(shape, num_pages, page_size, device)
             for index, shape in shapes.items()
         }
         self.num_bytes = bytes_needed(shapes, num_pages * page_size)
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Copy keys and values from slot to slot, all of them as they were before."""
+        if not moves:
+            return
+        sources, targets = torch.tensor(moves, device=self._device).T
+        for layer in self.layers.values():
+            for slots in (layer.key_slots, layer.value_slots):
+                slots.index_copy_(0, targets, slots.index_select(0, sources))
 
     def clear(self, pages: Sequence[int]) -> None:
         """Zero some pages, so that nothing of an earlier session lies behind a later one's tokens.

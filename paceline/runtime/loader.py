@@ -15,9 +15,11 @@ from paceline.errors import ModelLoadError
 from paceline.runtime.layer_cut import chosen_layers, class_with_layers, close_ranks
 from paceline.runtime.model_source import ModelSource, check_reachable, resolve_source
 from paceline.runtime.quantization import (
+    BITSANDBYTES_KINDS,
     bitsandbytes_config,
     check_available,
     quantize_in_place,
+    stored_quantization,
 )
 from paceline.runtime.quiet import quiet_transformers
 
@@ -30,8 +32,9 @@ _CACHEABLE_LAYERS = {"full_attention", "sliding_attention", "attention"}
 class LoadedModel:
     """A model on its device, in evaluation mode, and what others need to know of it.
 
-    `dtype` is what it computes in; `vocab_width` counts the columns of the LM head, padding
-    included; `eos_token_ids` is the full set of end ids, ascending.
+    `dtype` is what it computes in; `quantization` is the checkpoint's own if it has one;
+    `vocab_width` counts the columns of the LM head, padding included; `eos_token_ids` is the full
+    set of end ids, ascending.
     """
 
     model: PreTrainedModel
@@ -57,16 +60,25 @@ def load_model(config: ModelConfig) -> LoadedModel:
         torch.set_num_threads(config.threads)
     check_reachable(source)
     with quiet_transformers():
-        model_config = _load_config(source)
+        model_config = load_config(source)
         _check_architecture(model_config, source)
+        stored = stored_quantization(model_config)
+        if stored is not None:
+            _check_stored(stored, config, source)
         model = _load_weights(source, model_config, config, device)
     _check_model(model, source)
+    dtype = str(model.dtype).removeprefix("torch.")
+    if stored is not None and config.dtype not in ("auto", dtype):
+        raise ModelLoadError(
+            f"model.dtype: {config.dtype} was asked for and the checkpoint {source.label}, which is"
+            f" quantized already, computes in {dtype}"
+        )
     return LoadedModel(
         model=model.eval(),
         source=source,
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=dtype,
         device=str(device),
-        quantization=config.quantization,
+        quantization=stored or config.quantization,
         vocab_width=_vocab_width(model),
         context_length=context_length(model.config, source),
         eos_token_ids=eos_token_ids(model),
@@ -129,7 +141,8 @@ def context_length(config: PreTrainedConfig, source: ModelSource) -> int:
     return length
 
 
-def _load_config(source: ModelSource) -> PreTrainedConfig:
+def load_config(source: ModelSource) -> PreTrainedConfig:
+    """A model's configuration alone. Raises `ModelLoadError`."""
     try:
         return AutoConfig.from_pretrained(source.name, **source.pretrained_arguments())
     except Exception as error:
@@ -150,17 +163,26 @@ def _check_architecture(config: PreTrainedConfig, source: ModelSource) -> None:
         )
 
 
+def _check_stored(stored: str, config: ModelConfig, source: ModelSource) -> None:
+    """Raise `ModelLoadError` if a quantized checkpoint cannot be served as configured."""
+    if config.quantization not in ("none", stored):
+        raise ModelLoadError(
+            f"model.quantization: {config.quantization} was asked for and the checkpoint"
+            f" {source.label} is quantized already, as {stored}"
+        )
+    if stored in BITSANDBYTES_KINDS:
+        check_available(stored)
+
+
 def _load_weights(
     source: ModelSource, model_config: PreTrainedConfig, config: ModelConfig, device: torch.device
 ) -> PreTrainedModel:
     arguments = source.pretrained_arguments()
-    quantize_while_loading = config.quantization != "none" and source.gguf_file is None
+    is_stored = stored_quantization(model_config) is not None  # transformers then sees to it
+    quantize_while_loading = (
+        config.quantization != "none" and source.gguf_file is None and not is_stored
+    )
     if quantize_while_loading:
-        if getattr(model_config, "quantization_config", None) is not None:
-            raise ModelLoadError(
-                f"model.quantization: {config.quantization} was asked for and the checkpoint"
-                f" {source.label} is quantized already"
-            )
         arguments["quantization_config"] = bitsandbytes_config(config.quantization)
     elif source.gguf_file is not None and hasattr(transformers, "GgufConfig"):
         # Packed weights would save memory and cost far more time in a pass of several tokens.
@@ -184,7 +206,7 @@ def _load_weights(
         )
         if layers:
             close_ranks(model, layers)
-        if config.quantization != "none" and not quantize_while_loading:
+        if config.quantization != "none" and source.gguf_file is not None:
             quantize_in_place(model, config.quantization, device)
     except torch.OutOfMemoryError as error:
         raise ModelLoadError(f"model {source.label} does not fit on {device}") from error

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from paceline.runtime.feature_tap import FeatureTap
 from paceline.runtime.kv_cache import PagedCache
 from paceline.runtime.kv_store import KVStore
 from paceline.runtime.page_pool import PagePool
+from paceline.runtime.page_table import PageTable
 from paceline.runtime.ragged_step import RaggedStep, Span, index_tensor
 from paceline.runtime.runner import Chunk
 
@@ -39,6 +41,8 @@ class ModelRunner:
         self._store = store
         self._device = model.device
         self._cache_argument = cache_argument(model)
+        self._tap = FeatureTap(model)
+        self.feature_size = self._tap.size
         self._selects_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @property
@@ -52,6 +56,18 @@ class ModelRunner:
         Each table must appear once, and each chunk hold at least one token. If the pass raises,
         the tables are as long as before.
         """
+        return self._forward(chunks)[0]
+
+    def forward_with_features(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[Tensor]]:
+        """The same pass, and the last hidden states; see `FeatureSource`."""
+        with self._tap.listening():
+            logits, ends = self._forward(chunks)
+        hidden = self._tap.take()
+        parts = zip(chunks, ends, strict=True)
+        return logits, [hidden[end - len(chunk.token_ids) : end] for chunk, end in parts]
+
+    def _forward(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[int]]:
+        """Logits, and the row after each chunk's last in the pass."""
         lengths = [chunk.table.length for chunk in chunks]
         try:
             for chunk in chunks:
@@ -62,6 +78,11 @@ class ModelRunner:
                 chunk.table.truncate(length)
             raise
 
+    @torch.inference_mode()
+    def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
+        """Keep one path of a tree; see `Runner`."""
+        self._store.move(table.keep(start, nodes))
+
     def _grow(self, chunk: Chunk) -> None:
         assert 0 <= chunk.num_logits <= len(chunk.token_ids) > 0
         table = chunk.table
@@ -71,9 +92,9 @@ class ModelRunner:
             self._store.clear(table.pages[-1:])
 
     @torch.inference_mode()
-    def _run(self, chunks: Sequence[Chunk], lengths: Sequence[int]) -> Tensor:
+    def _run(self, chunks: Sequence[Chunk], lengths: Sequence[int]) -> tuple[Tensor, list[int]]:
         spans = [
-            Span(chunk.table, length, chunk.table.length)
+            Span(chunk.table, length, chunk.table.length, chunk.tree)
             for chunk, length in zip(chunks, lengths, strict=True)
         ]
         step = RaggedStep(spans, self.pool.page_size, self._device)
@@ -82,7 +103,7 @@ class ModelRunner:
         ends = [0] * len(chunks)  # row after each chunk's last
         for index in step.order:
             token_ids += chunks[index].token_ids
-            positions += range(spans[index].start, spans[index].stop)
+            positions += spans[index].positions
             ends[index] = len(token_ids)
         rows = [
             row
@@ -99,7 +120,7 @@ class ModelRunner:
         ).logits[0]
         if not self._selects_rows:
             logits = logits.index_select(0, wanted)
-        return logits[:, : self.vocab_size]
+        return logits[:, : self.vocab_size], ends
 
 
 def cache_argument(model: PreTrainedModel) -> str:

@@ -1,4 +1,4 @@
-"""Where a model's files are: a directory, a GGUF file, a Python package with one, or a hub id."""
+"""Where a model's files are: a directory, a GGUF file, a Python package with them, or a hub id."""
 
 from __future__ import annotations
 
@@ -79,13 +79,55 @@ def check_reachable(source: ModelSource) -> None:
         ) from error
 
 
+def find_beside(source: ModelSource, file_name: str) -> Path | None:
+    """The directory where a checkpoint's files lie, if there is such a file among them.
+
+    Of a hub id it is the local cache, to which the file is fetched if the hub has it. Raises
+    `ModelLoadError` if the hub cannot be asked and nothing is cached.
+    """
+    if source.gguf_file is not None:
+        return None
+    if source.is_local:
+        place = Path(source.name) / file_name
+        return place.parent if place.is_file() else None
+    from transformers.utils import cached_file  # noqa: PLC0415  (slow import)
+
+    check_reachable(source)
+    try:
+        found = cached_file(
+            source.name,
+            file_name,
+            revision=source.revision,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except OSError:  # a hub that refuses says so once more for the model itself
+        return None
+    return None if found is None else Path(found).parent
+
+
 def _in_package(package: str) -> ModelSource:
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
-    if spec is None or spec.origin is None:
+    place = _directory_of(package)
+    if place is None:
         raise ModelLoadError(f"model.path: package:{package}: no such Python package is installed")
-    files = sorted(Path(spec.origin).parent.glob("*.gguf"))
+    if (place / "config.json").is_file():
+        return ModelSource(str(place), None, None)
+    files = sorted(place.glob("*.gguf"))
     if len(files) != 1:
         raise ModelLoadError(
-            f"model.path: package:{package}: expected one GGUF file, found {len(files)}"
+            f"model.path: package:{package}: expected a checkpoint or one GGUF file, found"
+            f" {len(files)} GGUF files"
         )
-    return ModelSource(str(files[0].parent), files[0].name, None)
+    return ModelSource(str(place), files[0].name, None)
+
+
+def _directory_of(package: str) -> Path | None:
+    """A package's folder; one with nothing but a checkpoint in it is a package to Python too."""
+    if not all(part.isidentifier() for part in package.split(".")):
+        return None
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # of a package that it would be in
+        return None
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
+    return Path(places[0]) if places else None

@@ -1,7 +1,11 @@
-"""Which pages hold a session's tokens. Rollback is truncation of the table; nothing is copied."""
+"""Which pages hold a session's tokens. Rollback is truncation of the table; nothing is copied.
+
+Only of a draft that branched, a few slots move: those of the path that came true.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,6 +78,20 @@ class PageTable:
         if dropped:
             self._pool.give_back(dropped, still_promised=True)
         self.length = length
+
+    def keep(self, start: int, nodes: Sequence[int]) -> list[tuple[int, int]]:
+        """Of the tokens from `start` on keep some, closed up, and forget the rest.
+
+        `nodes` count from `start`, upwards. Returns the slots whose content must move for it, as
+        (from, to); what is moved later never lies where something was moved to.
+        """
+        moves = [
+            (self.slot(start + node), self.slot(start + index))
+            for index, node in enumerate(nodes)
+            if node != index
+        ]
+        self.truncate(start + len(nodes))
+        return moves
 
     def free(self) -> None:
         """Return all pages and the rest of the reservation. Idempotent."""

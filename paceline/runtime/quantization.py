@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import BitsAndBytesConfig, PreTrainedModel
+from transformers import BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
 
 from paceline.errors import ModelLoadError
 
 COMPUTE_DTYPE = torch.bfloat16
+BITSANDBYTES_KINDS = ("int8", "nf4", "fp4")
 
 
 def check_available(quantization: str) -> None:
@@ -28,6 +29,22 @@ def check_available(quantization: str) -> None:
         raise ModelLoadError(
             f"model.quantization: {quantization}: bitsandbytes does not load: {error}"
         ) from error
+
+
+def stored_quantization(config: PreTrainedConfig) -> str | None:
+    """How the weights of a checkpoint are quantized already; None if they are not.
+
+    `int8` and `nf4` are those of `model.quantization`; of others, what the checkpoint calls it.
+    """
+    stored = getattr(config, "quantization_config", None)
+    if stored is None:
+        return None
+    values: dict[str, Any] = stored if isinstance(stored, dict) else stored.to_dict()
+    if values.get("load_in_8bit"):
+        return "int8"
+    if values.get("load_in_4bit"):
+        return str(values.get("bnb_4bit_quant_type", "fp4"))
+    return str(values.get("quant_method", "quantized"))
 
 
 def bitsandbytes_config(quantization: str) -> BitsAndBytesConfig:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.runtime.page_table import PageTable
+from paceline.tree_shape import TreeShape
 
 # Cost of one more attention call, in units of gathering one cached token (measured on a CPU; on a
 # GPU a call is dearer still, so fewer groups only help).
@@ -21,15 +22,29 @@ CALL_COST = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """New tokens of one session: positions `start` to `stop`, exclusive, already in its table."""
+    """New tokens of one session: those from `start` to `stop`, exclusive, of its table.
+
+    A token's place in the table is its position, but for the nodes of a `tree`, the table's last
+    ones, whose positions are their depths after what precedes them.
+    """
 
     table: PageTable
     start: int
     stop: int
+    tree: TreeShape | None = None
 
     @property
     def num_tokens(self) -> int:
         return self.stop - self.start
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """Of the new tokens."""
+        if self.tree is None:
+            return range(self.start, self.stop)
+        root = self.stop - len(self.tree)
+        nodes = self.tree.depths[max(0, self.start - root) :]
+        return [*range(self.start, root), *(root + depth for depth in nodes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +111,9 @@ class Group:
 
     def _build(self, window: int | None, heads_per_kv_head: int, dtype: torch.dtype) -> Layout:
         size = self._page_size
-        oldest = [0 if window is None else max(0, s.start - window + 1) for s in self._spans]
+        oldest = [
+            0 if window is None else max(0, min(s.positions) - window + 1) for s in self._spans
+        ]
         first_pages = [position // size for position in oldest]
         counts = [
             -(-span.stop // size) - first
@@ -110,7 +127,12 @@ class Group:
         offsets = [first * size for first in first_pages]
         lengths = [s.stop - offset for s, offset in zip(self._spans, offsets, strict=True)]
         num_slots = max(lengths)
-        all_visible = self.num_queries == 1 and min(lengths) == num_slots and oldest == offsets
+        all_visible = (
+            self.num_queries == 1
+            and min(lengths) == num_slots
+            and oldest == offsets
+            and all(span.tree is None for span in self._spans)
+        )
         return Layout(
             pages=index_tensor(pages, self._device),
             num_pages=width,
@@ -128,9 +150,9 @@ class Group:
         heads_per_kv_head: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        """Who sees whom. The only place that knows; a tree of drafts would be told apart here.
+        """Who sees whom. The only place that knows.
 
-        Key j of a session stands at position `offsets[session] + j`.
+        Key j of a session is token `offsets[session] + j` of its table.
         """
         # Padded queries repeat the span's first, so that each row sees at least one key.
         positions = [
@@ -143,9 +165,37 @@ class Group:
         hidden = keys > queries
         if window is not None:
             hidden |= keys <= queries - window
+        for own, span, offset in zip(hidden, self._spans, offsets, strict=True):
+            if span.tree is not None:
+                nodes = hidden_from_nodes(span, span.tree, window, offset, num_slots)
+                end = span.num_tokens
+                own[end - len(nodes) : end] = nodes.to(self._device)
         mask = torch.zeros(hidden.shape, dtype=dtype, device=self._device)
         mask.masked_fill_(hidden, float("-inf"))
         return mask.repeat(1, heads_per_kv_head, 1)[:, None]
+
+
+def hidden_from_nodes(
+    span: Span, tree: TreeShape, window: int | None, offset: int, num_slots: int
+) -> Tensor:
+    """What the span's new nodes must not see: bool `[num_new_nodes, num_slots]`.
+
+    Key j is token `offset + j` of the table.
+    """
+    root = span.stop - len(tree)
+    new = range(max(0, span.start - root), len(tree))
+    tokens = torch.arange(offset, offset + num_slots)
+    hidden = (tokens >= root).repeat(len(new), 1)
+    for row, node in enumerate(new):
+        seen = [root + ancestor - offset for ancestor in tree.paths[node]]
+        hidden[row, [slot for slot in seen if slot >= 0]] = False
+    if window is not None:
+        depths = torch.tensor(tree.depths)
+        positions = tokens.clone()
+        first = max(root, offset)
+        positions[first - offset : span.stop - offset] = root + depths[first - root :]
+        hidden |= positions <= root + depths[new.start :, None] - window
+    return hidden
 
 
 class RaggedStep:

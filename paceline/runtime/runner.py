@@ -10,6 +10,7 @@ from torch import Tensor
 
 from paceline.runtime.page_pool import PagePool
 from paceline.runtime.page_table import PageTable
+from paceline.tree_shape import TreeShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,14 @@ class Chunk:
     """New tokens of one session: `token_ids` follow the `table.length` tokens already cached.
 
     `num_logits` asks for logits of the last so many tokens; 0 for a prefill chunk that is not
-    the prompt's last.
+    the prompt's last. With a `tree` the table's last tokens, once these are in, are its nodes: a
+    node sees the tokens before the tree, its ancestors and itself, and its position is its depth.
     """
 
     table: PageTable
     token_ids: Sequence[int]
     num_logits: int
+    tree: TreeShape | None = None
 
 
 class Runner(Protocol):
@@ -39,5 +42,13 @@ class Runner(Protocol):
         Returns logits float32 or the model's dtype `[sum of num_logits, vocab_size]`, rows in the
         order of `chunks` and of positions within each. A table that a failed pass had grown is
         back at its old length when the error reaches the caller.
+        """
+        ...
+
+    def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
+        """Of a tree whose nodes are cached from `start` on, keep one path and forget the rest.
+
+        `nodes` are those of the path, downwards: they come to stand at `start`, `start + 1`, …
+        What is cached of them is moved, not computed again.
         """
         ...

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.runtime.page_pool import PagePool
+from paceline.runtime.page_table import PageTable
 from paceline.runtime.runner import Chunk
 
 
@@ -56,7 +57,20 @@ class ScriptedRunner:
             self._cached_ids[table.slot(start + offset)] = token_id
         history = [self._cached_ids[table.slot(position)] for position in range(table.length)]
         first = table.length - chunk.num_logits + 1
-        return [self._script(history[:end]) for end in range(first, table.length + 1)]
+        return [self._script(_seen(history, end, chunk)) for end in range(first, table.length + 1)]
+
+    def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
+        for source, target in table.keep(start, nodes):
+            self._cached_ids[target] = self._cached_ids[source]
+
+
+def _seen(history: list[int], end: int, chunk: Chunk) -> list[int]:
+    """What the last of the first `end` tokens sees: all before it, or its path in a tree."""
+    root = len(history) - (0 if chunk.tree is None else len(chunk.tree))
+    if chunk.tree is None or end <= root:
+        return history[:end]
+    path = chunk.tree.paths[end - 1 - root]
+    return history[:root] + [history[root + node] for node in path]
 
 
 def table_script(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from paceline.errors import ConfigError
 from paceline.runtime.page_pool import PagePool
+from paceline.runtime.page_table import PageTable
 from paceline.runtime.runner import Chunk
 
 LIKELY = (0.2501, 0.2499, 0.15, 0.1, 0.1, 0.05, 0.05, 0.05)
@@ -185,14 +186,31 @@ class SyntheticRunner:
         law, states, table = self._law, self._states, chunk.table
         start = table.length
         table.grow(len(chunk.token_ids))
-        state = states[table.slot(start - 1)] if start else law.empty_state
+        root = table.length - (0 if chunk.tree is None else len(chunk.tree))
         histories = []
-        for position, token_id in enumerate(chunk.token_ids, start):
-            earlier = states[table.slot(looks_back(state, position))] if position else 0
+        for place, token_id in enumerate(chunk.token_ids, start):
+            path: tuple[int, ...] = ()
+            if chunk.tree is not None and place >= root:
+                path = chunk.tree.paths[place - root]
+            position = root + len(path) - 1 if path else place
+            state, earlier = law.empty_state, 0
+            if position:
+                state = states[table.slot(_place(position - 1, root, path))]
+                earlier = states[table.slot(_place(looks_back(state, position), root, path))]
             state = law.next_state(state, token_id, earlier)
-            states[table.slot(position)] = state
+            states[table.slot(place)] = state
             histories.append((state, position + 1))
         return histories[len(histories) - chunk.num_logits :]
+
+    def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
+        """Keep one path of a tree; see `Runner`."""
+        for source, target in table.keep(start, nodes):
+            self._states[target] = self._states[source]
+
+
+def _place(position: int, root: int, path: Sequence[int]) -> int:
+    """Where in its table a position stands, seen from a node at the end of a path, or without."""
+    return root + path[position - root] if path and position >= root else position
 
 
 def draft_profile(acceptance: float, *, heads: bool) -> tuple[float, ...]:

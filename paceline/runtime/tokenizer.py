@@ -98,6 +98,10 @@ class Tokenizer:
     def eos_token_id(self) -> int | None:
         return self.special_token_ids.get("eos")
 
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._pretrained.chat_template)
+
     def encode(self, text: str) -> list[int]:
         """Ids of a prompt: one BOS if the tokenizer adds it, also where `text` begins with it."""
         return self._with_one_bos(list(self._backend.encode(text).ids))

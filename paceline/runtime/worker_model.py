@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.config import AnyModelConfig, ModelConfig, RuntimeConfig, SyntheticModelConfig
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, ModelLoadError
+from paceline.runtime.draft_vocabulary import FILE_NAME, DraftVocabulary
 from paceline.runtime.emulated import EmulatedRunner
+from paceline.runtime.model_source import find_beside, resolve_source
 from paceline.runtime.pass_cost import PassCost
 from paceline.runtime.runner import Runner
 from paceline.runtime.synthetic import AcceptanceSchedule, SyntheticLaw, SyntheticRunner
@@ -25,7 +27,8 @@ class WorkerModel:
 
 
 def load_worker_model(kind: str, model: AnyModelConfig, runtime: RuntimeConfig) -> WorkerModel:
-    """Load tokenizer and model; takes seconds. Raises `StartupError` naming the setting."""
+    """Load tokenizer and model; takes seconds. Raises `StartupError` naming the setting, for a
+    drafter of a reduced vocabulary too: see `load_draft_model`."""
     if isinstance(model, SyntheticModelConfig):
         return _make_synthetic(kind, model, runtime)
     return _load_pretrained(kind, model, runtime)
@@ -36,6 +39,7 @@ def _load_pretrained(kind: str, model: ModelConfig, runtime: RuntimeConfig) -> W
     from paceline.runtime.loader import load_model  # noqa: PLC0415
     from paceline.runtime.runner_factory import build_runner  # noqa: PLC0415
 
+    _check_is_whole(model)
     tokenizer = Tokenizer.load(model.path, model.revision)
     loaded = load_model(model)
     runner = build_runner(loaded, runtime, vocab_size=tokenizer.vocab_size)
@@ -49,8 +53,19 @@ def _load_pretrained(kind: str, model: ModelConfig, runtime: RuntimeConfig) -> W
         tokenizer_fingerprint=tokenizer.fingerprint,
         context_length=runner.context_length,
         eos_token_ids=loaded.eos_token_ids,
+        feature_size=runner.feature_size if kind == "verifier" else 0,
     )
     return WorkerModel(runner, tokenizer, info)
+
+
+def _check_is_whole(model: ModelConfig) -> None:
+    directory = find_beside(resolve_source(model.path, model.revision), FILE_NAME)
+    if directory is not None:
+        target = DraftVocabulary.read(directory).target_name
+        raise ModelLoadError(
+            f"model.path: {model.path} is a drafter made for {target}, which knows some of its ids"
+            f" only ({FILE_NAME}); it can be drafter.model, and no verifier's"
+        )
 
 
 def _make_synthetic(kind: str, model: SyntheticModelConfig, runtime: RuntimeConfig) -> WorkerModel:

@@ -39,13 +39,22 @@ class Judgement(NamedTuple):
     `next_token` is the recovered token after a rejection, the bonus token if all drafts were
     accepted and a bonus row was given, else None. `logprobs` has one entry for each committed
     token (accepted drafts, then the next token) if they were asked for, and so has `target_probs`:
-    what the target's law, the one that decided, gives it.
+    what the target's law, the one that decided, gives it. Of a draft that branches, `path` are the
+    accepted nodes.
     """
 
     accepted_length: int
     next_token: int | None
     logprobs: tuple[Logprobs, ...] = ()
     target_probs: tuple[float, ...] = ()
+    path: tuple[int, ...] | None = None
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """The rows of the pass that decided: of each accepted draft, then of the next token."""
+        if self.path is None:
+            return range(self.accepted_length + 1)
+        return (0, *(node + 1 for node in self.path))
 
 
 def judge_exact(

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from paceline.errors import PacelineError
+from paceline.sampling.columns import Columns
 from paceline.sampling.coupled import coupled_tokens
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.isolation import each_or_error
+from paceline.sampling.penalties import NEGATIVE_INFINITY, changes_logits
 from paceline.sampling.probabilities import RowContext, greedy_tokens, target_weights
 from paceline.sampling.randomness import Purpose, keyed_epoch, uniform
 from paceline.sampling.selection import inverse_cdf
@@ -39,10 +42,11 @@ class Draw(NamedTuple):
 
 
 def draw_drafts(
-    logits: Tensor,  # [B, V]
+    logits: Tensor,  # [B, V], or [B, n] with `columns`
     rows: Sequence[DraftRow],
+    columns: Columns | None = None,
 ) -> list[Draw | PacelineError]:
-    """Draw one draft token a row.
+    """Draw one draft token a row. Ids are the vocabulary's own, whichever of them have `columns`.
 
     Greedy takes the argmax, `coupled` the argmax with shared noise. Otherwise the row's
     distribution is cut to its `draft_top_k` likeliest ids and renormalised in float32, and only
@@ -50,7 +54,7 @@ def draw_drafts(
 
     A row that fails (see `target_weights`) has its error in its place; the others are drawn.
     """
-    return each_or_error(_draw, logits, rows, [1] * len(rows))
+    return each_or_error(partial(_draw, columns=columns), logits, rows, [1] * len(rows))
 
 
 def stack_draws(draws: Sequence[Draw]) -> DraftProbs | None:
@@ -77,40 +81,71 @@ def _point_mass(token_id: int, like: DraftProbs) -> DraftProbs:
     return DraftProbs(None, sparse.dense_row(0, like.probs.shape[1])[None])
 
 
-def _draw(logits: Tensor, rows: Sequence[DraftRow]) -> list[Draw]:
+def _draw(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
     # Rows that are drawn alike go together: greedy, coupled, or one width of distribution.
-    groups: dict[str | int, list[int]] = defaultdict(list)
+    groups: dict[tuple[str | int, bool], list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         params = row.context.params
+        is_narrow = columns is not None and _stays_narrow(row, len(columns))
         greedy_or_coupled = "greedy" if params.is_greedy else "coupled"
-        width = _width(row, logits.shape[1])
-        groups[greedy_or_coupled if params.is_deterministic else width].append(index)
+        width = _width(row, logits.shape[1] if columns is None else columns.vocab_size)
+        kind = greedy_or_coupled if params.is_deterministic else width
+        groups[kind, is_narrow].append(index)
     draws: dict[int, Draw] = {}
-    for kind, members in groups.items():
+    for (kind, is_narrow), members in groups.items():
         part = logits if len(members) == len(rows) else logits[members]
+        if columns is not None and not is_narrow:
+            part = columns.widen(part, fill=NEGATIVE_INFINITY)
+        named = columns if is_narrow else None
         chosen = [rows[index] for index in members]
-        contexts = [row.context for row in chosen]
         if kind == "greedy":
-            drawn = [Draw(token, None) for token in greedy_tokens(part, contexts).tolist()]
+            drawn = _draw_greedy(part, chosen, named)
         elif kind == "coupled":
-            seeds = [context.params.seed for context in contexts]
-            positions = [context.position for context in contexts]
-            tokens = coupled_tokens(target_weights(part, contexts), seeds, positions)
-            drawn = [Draw(token, None) for token in tokens.tolist()]
+            drawn = _draw_coupled(part, chosen, named)
         else:
-            drawn = _draw_sampled(part, chosen)
+            drawn = _draw_sampled(part, chosen, named)
         draws.update(zip(members, drawn, strict=True))
     return [draws[index] for index in range(len(rows))]
 
 
-def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow]) -> list[Draw]:
+def _stays_narrow(row: DraftRow, num_columns: int) -> bool:
+    """Whether a row can be drawn from its few columns alone, which is less work: parameters that
+    name ids, and a distribution over all ids, want the whole width."""
+    if changes_logits(row.context):
+        return False
+    return row.context.params.is_deterministic or 0 < row.draft_top_k < num_columns
+
+
+def _draw_greedy(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
+    tokens = greedy_tokens(logits, [row.context for row in rows])
+    if columns is not None:
+        tokens = columns.ids_at(tokens)
+    return [Draw(token, None) for token in tokens.tolist()]
+
+
+def _draw_coupled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
+    contexts = [row.context for row in rows]
+    weights = target_weights(logits, contexts)
+    if columns is not None:  # the noise is that of the vocabulary's ids
+        weights = columns.widen(weights, fill=0.0)
+    seeds = [context.params.seed for context in contexts]
+    tokens = coupled_tokens(weights, seeds, [context.position for context in contexts])
+    return [Draw(token, None) for token in tokens.tolist()]
+
+
+def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
     weights = target_weights(logits, [row.context for row in rows]).float()
     width = _width(rows[0], logits.shape[1])
     ids: Tensor | None = None
     if width == 1:  # a point mass, which need not travel; a tie goes to the lowest id
-        return [Draw(token, None) for token in weights.argmax(1).tolist()]
+        likeliest = weights.argmax(1)
+        if columns is not None:
+            likeliest = columns.ids_at(likeliest)
+        return [Draw(token, None) for token in likeliest.tolist()]
     if width < logits.shape[1]:
         weights, ids = weights.topk(width)
+        if columns is not None:
+            ids = columns.ids_at(ids)
     probs = weights / weights.sum(1, keepdim=True)
     numbers = [
         uniform(
@@ -121,8 +156,8 @@ def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow]) -> list[Draw]:
         )
         for row in rows
     ]
-    columns = inverse_cdf(probs, torch.tensor(numbers, dtype=torch.float64, device=probs.device))
-    tokens = columns if ids is None else ids.gather(1, columns.unsqueeze(1)).squeeze(1)
+    places = inverse_cdf(probs, torch.tensor(numbers, dtype=torch.float64, device=probs.device))
+    tokens = places if ids is None else ids.gather(1, places.unsqueeze(1)).squeeze(1)
     # Off the device once for the batch: the distributions leave for the wire anyway.
     kept = DraftProbs(None if ids is None else ids.cpu(), probs.cpu())
     return [Draw(token, kept.rows(i, i + 1)) for i, token in enumerate(tokens.tolist())]

@@ -22,6 +22,8 @@ from paceline.sampling.probabilities import (
     target_weights,
 )
 from paceline.sampling.randomness import Purpose, keyed_epoch, uniform
+from paceline.sampling.tree_acceptance import TreeNumbers, judge_tree_exact, judge_tree_rejection
+from paceline.tree_shape import TreeShape
 
 # Rows whose probabilities are made at once: on a CPU a chunk's arrays should fit the cache, on an
 # accelerator few large kernels are better.
@@ -40,6 +42,8 @@ class Trial:
     row for the token after the drafts (bonus); an autoregressive step has no drafts and one row.
     `draft_probs` None: each draft is a point mass. `masks` has one a row, or is empty: no masks.
     `wants_probs`: a sampled judgement tells the target's probabilities of what it commits.
+    With a `tree` the drafts are its nodes, and row i + 1 is the law after node i and its ancestors;
+    `draft_probs` has for each node what its first sibling was drawn from.
     """
 
     params: SamplingParams
@@ -52,6 +56,7 @@ class Trial:
     num_rows: int
     masks: tuple[Tensor | None, ...] = ()
     wants_probs: bool = False
+    tree: TreeShape | None = None
 
     @property
     def contexts(self) -> list[RowContext]:
@@ -62,11 +67,25 @@ class Trial:
                 self.token_ids,
                 self.prompt_length,
                 self.eos_token_ids,
-                self.draft_tokens[:i],
+                self._drafts_before(i),
                 self.masks[i] if self.masks else None,
             )
             for i in range(self.num_rows)
         ]
+
+    def _drafts_before(self, row: int) -> tuple[int, ...]:
+        if self.tree is None or row == 0:
+            return self.draft_tokens[:row]
+        return tuple(self.draft_tokens[node] for node in self.tree.paths[row - 1])
+
+    def committed(self, judgement: Judgement) -> list[int]:
+        """The tokens that a judgement accepts, and the one after them if there is one."""
+        tokens = list(self.draft_tokens[: judgement.accepted_length])
+        if judgement.path is not None:
+            tokens = [self.draft_tokens[node] for node in judgement.path]
+        if judgement.next_token is not None:
+            tokens.append(judgement.next_token)
+        return tokens
 
     @property
     def positions(self) -> range:
@@ -130,7 +149,8 @@ class _Part:
         by_position = trial.params.is_deterministic or (
             trial.params.acceptance is not Acceptance.BLOCK
         )
-        # greedy rows cost too little to be worth a second look
+        # greedy rows cost too little to be worth a second look, and a tree has no first rows
+        by_position = by_position and trial.tree is None
         if trial.params.is_greedy or not by_position or trial.num_rows <= count:
             return self
         head = replace(
@@ -226,7 +246,10 @@ def _judge_own_tokens(own_tokens: Tensor, trials: Sequence[Trial]) -> list[Judge
     start = 0
     for trial in trials:
         own = tokens[start : start + trial.num_rows]
-        judgements.append(judge_exact(own, trial.draft_tokens))
+        if trial.tree is None:
+            judgements.append(judge_exact(own, trial.draft_tokens))
+        else:
+            judgements.append(judge_tree_exact(trial.tree, own, trial.draft_tokens))
         start += trial.num_rows
     return judgements
 
@@ -240,6 +263,14 @@ def _judge_sampled(logits: Tensor, trials: Sequence[Trial]) -> list[Judgement]:
         rows = probs[start : start + trial.num_rows]
         start += trial.num_rows
         seed, acceptance = trial.params.seed, trial.params.acceptance
+        if trial.tree is not None:
+            assert acceptance is not Acceptance.BLOCK, "it judges chains"
+            numbers = TreeNumbers(seed, len(trial.token_ids))
+            judgement = judge_tree_rejection(
+                trial.tree, rows, trial.draft_tokens, trial.draft_probs, numbers
+            )
+            judgements.append(_with_target_probs(judgement, trial, rows))
+            continue
         epoch = keyed_epoch(acceptance, trial.epoch)
         accept_uniforms = [
             uniform(seed, position, Purpose.ACCEPT, epoch)
@@ -254,19 +285,13 @@ def _judge_sampled(logits: Tensor, trials: Sequence[Trial]) -> list[Judgement]:
     return judgements
 
 
-def _committed(judgement: Judgement, trial: Trial) -> list[int]:
-    committed = list(trial.draft_tokens[: judgement.accepted_length])
-    if judgement.next_token is not None:
-        committed.append(judgement.next_token)
-    return committed
-
-
 def _with_target_probs(judgement: Judgement, trial: Trial, rows: Tensor) -> Judgement:
-    committed = _committed(judgement, trial)
+    committed = trial.committed(judgement)
     if not trial.wants_probs or not committed:
         return judgement
     chosen = torch.tensor(committed, device=rows.device).unsqueeze(1)
-    probs: list[float] = rows[: len(committed)].gather(1, chosen).squeeze(1).tolist()
+    deciding = _deciding_rows(rows, judgement, len(committed))
+    probs: list[float] = deciding.gather(1, chosen).squeeze(1).tolist()
     return judgement._replace(target_probs=tuple(probs))
 
 
@@ -275,9 +300,17 @@ def _with_logprobs(
 ) -> Judgement | PacelineError:
     if isinstance(outcome, PacelineError) or trial.params.logprobs is None:
         return outcome
-    committed = _committed(outcome, trial)
+    committed = trial.committed(outcome)
     top_k = trial.params.logprobs
-    return outcome._replace(logprobs=token_logprobs(rows[: len(committed)], committed, top_k))
+    deciding = _deciding_rows(rows, outcome, len(committed))
+    return outcome._replace(logprobs=token_logprobs(deciding, committed, top_k))
+
+
+def _deciding_rows(rows: Tensor, judgement: Judgement, num_tokens: int) -> Tensor:
+    """The rows that the first committed tokens come from."""
+    if judgement.path is None:
+        return rows[:num_tokens]
+    return rows[list(judgement.rows[:num_tokens])]
 
 
 def _chunks(indices: Sequence[int], trials: Sequence[Trial], rows_at_once: int) -> list[list[int]]:

@@ -17,6 +17,12 @@ What is keyed by what, and why no number that has decided something is used agai
 - `DRAFT` and `ACCEPT` under `block`: seed, position, epoch. Block verification looks at every
   draft of a pass before it settles on a length, so numbers past that length have had a say. The
   epoch rises with each such verdict, which makes the next round's numbers new ones.
+- A draft that branches, under `rejection`. `ACCEPT`: seed, position, rank among the siblings; the
+  walk looks at one position's numbers at a time, and each that it looks at settles that position.
+  A first sibling's is a chain's own. `DRAFT`: seed, position, epoch, and where in its tree it was
+  drawn, counted from 1. What is drawn at one place decides where the tree grows next, so that the
+  numbers of a tree have had a say in how far a verdict goes; the epoch rises with each tree that
+  is judged or void.
 - Noise (`coupled`): seed, position, token id. Both sides must see the same noise.
 """
 
@@ -54,13 +60,15 @@ def keyed_epoch(acceptance: Acceptance, epoch: int) -> int:
     return epoch if acceptance is Acceptance.BLOCK else 0
 
 
-def uniform(seed: int, position: int, purpose: Purpose, epoch: int = 0) -> float:
+def uniform(
+    seed: int, position: int, purpose: Purpose, epoch: int = 0, *, branch: int = 0
+) -> float:
     """A uniform number strictly inside (0, 1), a multiple of 2^-53.
 
     `position` is the absolute index of the token in the sequence, below 2^32; `seed` and `epoch`
-    are below 2^64.
+    are below 2^64. `branch`, below 2^24, tells apart what a draft that branches has at a position.
     """
-    counter = (position, purpose.value, epoch & _MASK, epoch >> 32)
+    counter = (position, purpose.value | branch << 8, epoch & _MASK, epoch >> 32)
     high, low, _, _ = philox(counter, (seed & _MASK, seed >> 32))
     # 52 bits and a half: exact in float64, and neither 0 nor 1.
     return (((high << 20) | (low >> 12)) + 0.5) * 2.0**-52

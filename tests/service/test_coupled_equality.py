@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.reduced_models import save_reduced_model
 from support.services import running, settings
 from transformers import AutoModelForCausalLM
 
@@ -22,6 +23,7 @@ SEEDS = range(50)
 TEMPERATURES = (0.4, 1.0, 1.7)
 WINDOWS = (1, 4, 12)
 IDS = 258
+FEWER = ("cascade", "one layer", "reduced vocabulary")
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +57,11 @@ def request(seed: int, temperature: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["none", "random", "ngram", "same weights", "cascade", "one layer"]
+    "kind",
+    ["none", "random", "ngram", "same weights", "cascade", "one layer", "reduced vocabulary"],
 )
 async def test_coupled_output_equals_the_targets_own_sampling(
-    kind: str, tiny_dir: MakeDir, sampled: dict[tuple[int, float], list[int]]
+    kind: str, tiny_dir: MakeDir, sampled: dict[tuple[int, float], list[int]], tmp_path: Path
 ) -> None:
     """A06, L02: 50 seeds at 3 temperatures, windows 1, 4 and 12, eight sessions side by side."""
     drafts: dict[str, Path | str] = {
@@ -68,7 +71,10 @@ async def test_coupled_output_equals_the_targets_own_sampling(
         "same weights": tiny_dir(seed=0),
         "cascade": tiny_dir(seed=5),
         "one layer": tiny_dir(seed=0),
+        "reduced vocabulary": tmp_path,
     }
+    if kind == "reduced vocabulary":
+        save_reduced_model(tmp_path, tiny_dir(seed=0), range(0, IDS, 2))
     drafter: dict[str, Any] = {"ngram": {"min_match": 1, "max_match": 3}}
     if kind == "cascade":
         drafter["kind"] = "cascade"
@@ -84,7 +90,7 @@ async def test_coupled_output_equals_the_targets_own_sampling(
                     **request(seed, temperature), speculation=kind != "none"
                 )
 
-        keys = list(sampled)[:: 4 if kind in ("cascade", "one layer") else 1]
+        keys = list(sampled)[:: 4 if kind in FEWER else 1]
         results = await asyncio.gather(*(generate(*key) for key in keys))
         for key, result in zip(keys, results, strict=True):
             assert result.token_ids == sampled[key], key

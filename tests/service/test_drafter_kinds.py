@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.byte_tokenizer import build_byte_tokenizer
+from support.reduced_models import save_reduced_model
 from support.services import model_section, running, settings, until
 from support.tiny_models import save_tiny_model
 
@@ -19,6 +20,8 @@ PROMPTS = ([*range(5, 18)] * 2, [*range(40, 52)], [7, 7, 7, 7, 3])
 NUM_TOKENS = 40
 WINDOWS = (1, 4, 12)
 NUM_LAYERS = 5
+SOME_IDS = [token_id for token_id in range(258) if token_id % 6]
+"""Of the 258 of the target's tokenizer."""
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +42,7 @@ def kinds(target: Path, tiny_dir: Callable[..., Path], tmp_path: Path) -> dict[s
     text.write_text("the text of the corpus")
     cut = model_section(target, layers=[0, 2, 4])
     short = {"min_match": 1, "max_match": 3}
+    reduced = model_section(save_reduced_model(tmp_path / "reduced", target, SOME_IDS))
     return {
         "ngram": {"ngram": short},
         "ngram with a corpus of ids": {"ngram": {**short, "corpus": str(ids)}},
@@ -47,6 +51,7 @@ def kinds(target: Path, tiny_dir: Callable[..., Path], tmp_path: Path) -> dict[s
         },
         "first layers": {"kind": "model", "model": model_section(target, layers=2)},
         "chosen layers": {"kind": "model", "model": cut},
+        "trees": {"kind": "model", "model": cut, "tree": {"max_children": 3, "doubt": 1.0}},
         "cascade": {"kind": "cascade", "model": model_section(target), "ngram": short},
         "cascade over chosen layers": {
             "kind": "cascade",
@@ -59,6 +64,13 @@ def kinds(target: Path, tiny_dir: Callable[..., Path], tmp_path: Path) -> dict[s
             "ngram": short,
             "cascade": {"margin": 0},
         },
+        "unsure model": {"kind": "model", "model": model_section(target), "min_confidence": 0.999},
+        "reduced vocabulary": {"kind": "model", "model": reduced},
+        "cascade over a reduced vocabulary": {
+            "kind": "cascade",
+            "model": reduced,
+            "ngram": {**short, "corpus": str(text), "tokenizer": str(target)},
+        },
     }
 
 
@@ -70,9 +82,13 @@ def kinds(target: Path, tiny_dir: Callable[..., Path], tmp_path: Path) -> dict[s
         "ngram with a corpus of text",
         "first layers",
         "chosen layers",
+        "trees",
         "cascade",
         "cascade over chosen layers",
         "cascade over a short context",
+        "unsure model",
+        "reduced vocabulary",
+        "cascade over a reduced vocabulary",
     ],
 )
 async def test_every_kind_gives_the_targets_own_greedy_text(
@@ -101,6 +117,10 @@ async def test_every_kind_gives_the_targets_own_greedy_text(
         if kind == "cascade":
             assert counters["drawn_tokens"] > 0
             assert sum(result.stats.accepted for result in results) > 100
+        if kind == "unsure model":  # the target itself, yet a token a block
+            assert 1.5 < max(result.stats.mean_acceptance_length for result in results) < 3
+        if "reduced" in kind:
+            assert sum(result.stats.accepted for result in results) > 40
         await until(stack.is_idle)
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from scipy.stats import chi2
-from support.pipeline import cascade_of
+from support.pipeline import cascade_of, worker_info
+from support.reduced_models import reduced_drafter, reduced_vocabulary
 from support.services import Stack, scripted
 
 from paceline.runtime.scripted import ScriptedRunner, table_script
@@ -83,11 +84,11 @@ def tempered(row: Mapping[int, float], temperature: float) -> dict[int, float]:
     return {token: power / sum(powers.values()) for token, power in powers.items()}
 
 
-def runner(rows: Mapping[int, Mapping[int, float]]) -> ScriptedRunner:
-    script = table_script(rows, VOCAB)
-    logits = [script([last]) for last in range(VOCAB)]
+def runner(rows: Mapping[int, Mapping[int, float]], *, vocab_size: int = VOCAB) -> ScriptedRunner:
+    script = table_script(rows, vocab_size)
+    logits = [script([last]) for last in range(vocab_size)]
     return ScriptedRunner(
-        lambda history: logits[history[-1]], vocab_size=VOCAB, num_pages=NUM_CLIENTS * 20
+        lambda history: logits[history[-1]], vocab_size=vocab_size, num_pages=NUM_CLIENTS * 20
     )
 
 
@@ -154,6 +155,31 @@ async def test_text_drafted_by_a_cascade_follows_the_targets_law(
         counters = (await stack.info("drafter")).counters
     assert min(counters["copied_tokens"], counters["drawn_tokens"]) > 2_000
     assert p_value(texts, 1.0) > (1e-4 if seeded else 1e-7)
+
+
+async def test_text_drafted_from_a_reduced_vocabulary_follows_the_targets_law(
+    byte_tokenizer_dir: Path,
+) -> None:
+    """A09: a drafter that knows ids 0, 2 and 3, and reads 1 as 0."""
+    known = {0: 0, 2: 1, 3: 2}
+    narrow = {known[i]: {known[j]: p for j, p in DRAFT[i].items() if j in known} for i in known}
+    drafter = reduced_drafter(
+        runner(narrow, vocab_size=3),
+        reduced_vocabulary(list(known), VOCAB),
+        worker_info("model", VOCAB),
+    )
+    async with scripted(runner(TARGET), drafter, tokenizer=byte_tokenizer_dir) as stack:
+        texts = await sampled(
+            stack,
+            NUM_SESSIONS // 4,
+            temperature=1.0,
+            acceptance=lambda index: ("rejection", "block")[index % 2],
+            draft_probs=lambda index: ("sparse", "dense")[index // 2 % 2],
+            window=lambda index: window(index // 4),
+            num_speculative_tokens=lambda index: block_length(index // 4),
+            seed=lambda index: 7000 + index,
+        )
+    assert p_value(texts, 1.0) > 1e-4
 
 
 async def test_text_without_a_seed_follows_the_targets_law(byte_tokenizer_dir: Path) -> None:

@@ -8,7 +8,8 @@ test shows that these judge by nothing else).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import torch
 from toy_pair import PROMPT, Tokens, ToyPair
@@ -21,6 +22,8 @@ from paceline.sampling.acceptance import (
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.params import Acceptance
 
+DraftSequences: TypeAlias = Callable[[ToyPair, Tokens, int], Iterator[tuple[Tokens, float]]]
+
 
 def draft_sequences(pair: ToyPair, tokens: Tokens, length: int) -> Iterator[tuple[Tokens, float]]:
     """Every block that the drafter may propose after a prefix, and how likely it is."""
@@ -28,6 +31,9 @@ def draft_sequences(pair: ToyPair, tokens: Tokens, length: int) -> Iterator[tupl
     for _ in range(length):
         longer = []
         for drafts, weight in found:
+            if drafts and pair.ends_block(tokens + drafts[:-1]):
+                yield drafts, weight
+                continue
             probs = pair.draft_row(tokens + drafts).dense_row(0, pair.vocab_size)
             shares = (probs / probs.sum()).tolist()
             longer += [
@@ -72,8 +78,20 @@ def output_law(
     num_tokens: int,
     *,
     bonus: bool,
+    sequences: DraftSequences = draft_sequences,
 ) -> dict[Tokens, float]:
     """The law of the first `num_tokens` output tokens over as many rounds as they take."""
+
+    def after(tokens: Tokens) -> dict[Tokens, float]:
+        return one_round(pair, acceptance, tokens, block_length, bonus=bonus, sequences=sequences)
+
+    return law_over_rounds(after, num_tokens)
+
+
+def law_over_rounds(
+    round_after: Callable[[Tokens], dict[Tokens, float]], num_tokens: int
+) -> dict[Tokens, float]:
+    """The law of the first `num_tokens` tokens, given what a round commits after a prefix."""
     finished: dict[Tokens, float] = defaultdict(float)
     open_outputs: dict[Tokens, float] = {(): 1.0}
     for length in range(num_tokens):
@@ -81,7 +99,7 @@ def output_law(
         # length are there when it is their turn.
         for output in [o for o in open_outputs if len(o) == length]:
             weight = open_outputs.pop(output)
-            after = one_round(pair, acceptance, PROMPT + output, block_length, bonus=bonus)
+            after = round_after(PROMPT + output)
             for gained, probability in after.items():
                 longer = (output + gained)[:num_tokens]
                 target = finished if len(longer) == num_tokens else open_outputs
@@ -90,13 +108,23 @@ def output_law(
 
 
 def one_round(
-    pair: ToyPair, acceptance: Acceptance, tokens: Tokens, block_length: int, *, bonus: bool
+    pair: ToyPair,
+    acceptance: Acceptance,
+    tokens: Tokens,
+    block_length: int,
+    *,
+    bonus: bool,
+    sequences: DraftSequences = draft_sequences,
 ) -> dict[Tokens, float]:
-    """The law of what one pass commits after a prefix."""
+    """The law of what one pass commits after a prefix; without drafts, a token of the target's."""
     committed: dict[Tokens, float] = defaultdict(float)
-    for drafts, weight in draft_sequences(pair, tokens, block_length):
+    for drafts, weight in sequences(pair, tokens, block_length):
+        if not drafts:
+            for token, share in enumerate(pair.target_row(tokens).tolist()):
+                committed[(token,)] += weight * share
+            continue
         law, joint, draft = accepted_law(pair, acceptance, tokens, drafts)
-        rows = [pair.target_row(tokens + drafts[:i]) for i in range(block_length + bonus)]
+        rows = [pair.target_row(tokens + drafts[:i]) for i in range(len(drafts) + bonus)]
         for accepted, probability in enumerate(law):
             if probability == 0.0:
                 continue

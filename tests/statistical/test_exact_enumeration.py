@@ -12,6 +12,7 @@ from toy_pair import PROMPT, Tokens, ToyPair
 
 from drafter_service.ngram_index import NgramIndex
 from paceline.sampling.acceptance import Judgement, residual
+from paceline.sampling.columns import Columns
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.draw import DraftRow, Draw, draw_drafts, stack_draws
 from paceline.sampling.judge import Trial, judge_pass
@@ -137,6 +138,29 @@ def test_copied_and_drawn_tokens_in_one_block_keep_the_law(draft_top_k: int) -> 
         law = output_law(pair, acceptance, length, 4, bonus=True)
         assert distance(law, pair.target_law(PROMPT, 4)) < TOLERANCE
     assert copied > 100
+
+
+@pytest.mark.parametrize("draft_top_k", [0, 2])
+@pytest.mark.parametrize("params", [{}, {"frequency_penalty": 0.7}, {"logit_bias": ((1, 2.0),)}])
+def test_drafts_of_a_reduced_vocabulary_keep_the_law(
+    params: dict[str, Any], draft_top_k: int
+) -> None:
+    """A09: the drafter knows ids 0, 1 and 3 of four, and gives 2 probability 0."""
+
+    class Reduced(ToyPair):
+        def draft_row(self, tokens: Tokens) -> DraftProbs:  # type: ignore[override]
+            columns = Columns(torch.tensor([0, 1, 3]), self.vocab_size)
+            logits = self.draft_logits(tokens)[columns.token_ids]
+            row = DraftRow(self.context(tokens), 0, self.draft_top_k)
+            draw = draw_drafts(logits.unsqueeze(0), [row], columns)[0]
+            assert isinstance(draw, Draw)
+            assert draw.probs is not None
+            return draw.probs
+
+    pair = Reduced(4, SamplingParams(temperature=0.8, **params), draft_top_k)
+    for acceptance, length in itertools.product(SAMPLED, (1, 3)):
+        law = output_law(pair, acceptance, length, 3, bonus=True)
+        assert distance(law, pair.target_law(PROMPT, 3)) < TOLERANCE
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)

@@ -59,6 +59,10 @@ class ToyPair:
         assert isinstance(draw, Draw)
         return draw.probs or DraftProbs.point_masses([draw.token_id])
 
+    def ends_block(self, tokens: Tokens) -> bool:
+        """Whether the drafter ends its block with the token that it draws after a prefix."""
+        return False
+
     def target_law(self, tokens: Tokens, length: int) -> dict[Tokens, float]:
         """The law of the next `length` tokens by plain sampling, the zero entries left out."""
         law: dict[Tokens, float] = {(): 1.0}

@@ -15,7 +15,7 @@ from drafter_service.ngram_reader import NgramReader
 from orchestrator.relay import Relay, RelaySettings
 from orchestrator.router import Router
 from orchestrator.worker import WorkerSession
-from paceline.config import CascadeConfig, NgramConfig, RuntimeConfig, VerifierConfig
+from paceline.config import CascadeConfig, NgramConfig, RuntimeConfig, TreeConfig, VerifierConfig
 from paceline.errors import PacelineError, UnavailableError
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.scripted import ScriptedRunner
@@ -148,6 +148,7 @@ class Pipeline:
         verifier_config: VerifierConfig | None = None,
         runtime: RuntimeConfig | None = None,
         grammar: GrammarEngine | None = None,
+        tree: TreeConfig | None = None,
     ) -> None:
         self.now = 0.0
         vocab_size = target.vocab_size
@@ -163,7 +164,7 @@ class Pipeline:
         )
         if isinstance(drafter, ScriptedRunner):
             info = worker_info("model", drafter.vocab_size)
-            drafter = ModelDrafter(drafter, runtime or RuntimeConfig(), info, grammar)
+            drafter = ModelDrafter(drafter, runtime or RuntimeConfig(), info, grammar, tree)
         self.drafter = (
             None
             if drafter is None

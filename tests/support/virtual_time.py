@@ -14,6 +14,7 @@ from drafter_service.model import ModelDrafter
 from orchestrator.relay import Relay, RelaySettings
 from orchestrator.router import Router
 from paceline.config import RuntimeConfig, VerifierConfig
+from paceline.runtime.page_table import PageTable
 from paceline.runtime.pass_cost import PassCost
 from paceline.runtime.runner import Chunk, Runner
 from paceline.sampling.params import SamplingParams
@@ -37,6 +38,9 @@ class MeteredRunner:
         num_tokens = sum(len(chunk.token_ids) for chunk in chunks)
         self.seconds += self._cost.seconds(num_tokens, len(chunks))
         return self._runner.forward(chunks)
+
+    def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
+        self._runner.keep(table, start, nodes)
 
 
 class TimedWorker(QueuedWorker):

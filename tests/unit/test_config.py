@@ -89,9 +89,14 @@ WRONG = {
     "drafter: model is required when kind is 'model'": {"drafter": {"kind": "model"}},
     "drafter: model is required when kind is 'cascade'": {"drafter": {"kind": "cascade"}},
     "drafter.kind: Input should be 'model', 'ngram' or 'cascade'": {"drafter": {"kind": "eagle"}},
+    "drafter: min_confidence is of no use when kind is 'ngram'": {
+        "drafter": {"min_confidence": 0.2}
+    },
     "drafter.cascade.margin: ": {"drafter": {"cascade": {"margin": 2}}},
     "drafter.ngram.max_corpus_tokens: ": {"drafter": {"ngram": {"max_corpus_tokens": 0}}},
-    "drafter: ngram.tokenizer is of use with": {"drafter": {"ngram": {"tokenizer": "x"}}},
+    "drafter: ngram.tokenizer is of use with ngram.corpus only": {
+        "drafter": {"ngram": {"tokenizer": "x"}}
+    },
     "drafter.model.layers: 0 layers are no model": {
         "drafter": {"model": {"path": "x", "layers": 0}}
     },

@@ -6,10 +6,11 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 import torch
 from support.pipeline import Pipeline, outputs
 
-from paceline.config import VerifierConfig
+from paceline.config import TreeConfig, VerifierConfig
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import SamplingParams
 from paceline.telemetry.metrics import DISCARD_REASONS
@@ -33,7 +34,8 @@ def check(verifier: Verifier) -> None:
     assert fates == verifier.metrics.num_received
 
 
-def test_arrived_drafts_are_judged_or_discarded_for_one_reason() -> None:
+@pytest.mark.parametrize("tree", [None, TreeConfig(max_children=3, doubt=1.0)], ids=str)
+def test_arrived_drafts_are_judged_or_discarded_for_one_reason(tree: TreeConfig | None) -> None:
     seen: Counter[str] = Counter()
     for seed in range(20):
         chance = random.Random(seed)
@@ -41,6 +43,7 @@ def test_arrived_drafts_are_judged_or_discarded_for_one_reason() -> None:
             ScriptedRunner(TARGET, vocab_size=VOCAB, num_pages=64),
             ScriptedRunner(mostly_right, vocab_size=VOCAB, num_pages=64),
             verifier_config=VerifierConfig(draft_patience_ms=10, max_drafts_per_pass=2),
+            tree=tree,
         )
         verifier = pipeline.verifier_engine
         relays = [pipeline.open([1, 2, index], GREEDY, window=12) for index in range(2)]
@@ -66,4 +69,6 @@ def test_arrived_drafts_are_judged_or_discarded_for_one_reason() -> None:
         assert not verifier._sessions
         check(verifier)
         seen.update(verifier.metrics.discards)
-    assert all(seen[reason] for reason in DISCARD_REASONS), seen
+    # trees are judged whole or void, so that no token of one is found to be known already
+    wanted = DISCARD_REASONS if tree is None else ("rejected", "mismatch", "ended")
+    assert all(seen[reason] for reason in wanted), seen

@@ -21,7 +21,7 @@ from drafter_service.drafter import Drafter
 from drafter_service.model import ModelDrafter
 from drafter_service.ngram import NgramDrafter
 from orchestrator.relay import Relay
-from paceline.config import NgramConfig, RuntimeConfig
+from paceline.config import NgramConfig, RuntimeConfig, TreeConfig
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.grammar_text import choice_grammar, regex_grammar, schema_grammar
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
@@ -53,11 +53,20 @@ def unguided(script: Callable[[Sequence[int]], torch.Tensor]) -> ModelDrafter:
     return ModelDrafter(runner, RuntimeConfig(), worker_info("model", VOCAB))
 
 
+def branching(grammar: GrammarEngine | None) -> ModelDrafter:
+    """A drafter of trees."""
+    runner = ScriptedRunner(half_right, vocab_size=VOCAB)
+    info, tree = worker_info("model", VOCAB), TreeConfig(max_children=3, doubt=1.0)
+    return ModelDrafter(runner, RuntimeConfig(), info, grammar, tree)
+
+
 DRAFTERS: dict[str, Callable[[], Drafter | ScriptedRunner | None]] = {
     "oracle": lambda: ScriptedRunner(TARGET, vocab_size=VOCAB),
     "half right": lambda: ScriptedRunner(half_right, vocab_size=VOCAB),
     "oracle without grammar": lambda: unguided(TARGET),
     "half right without grammar": lambda: unguided(half_right),
+    "trees": lambda: branching(ENGINE),
+    "trees without grammar": lambda: branching(None),
     "ngram": lambda: NgramDrafter(NgramConfig(min_match=1, max_match=3)),
     "cascade": lambda: cascade_of(
         ScriptedRunner(half_right, vocab_size=VOCAB), 1, 3, grammar=ENGINE

@@ -30,6 +30,7 @@ def encode_block(block: DraftBlock) -> common_pb2.DraftBlock:
         state=encode_drafter_state(block.state),
         kv_length=block.kv_length,
         draft_us=clamp_us(block.draft_us),
+        parents=block.parents,
     )
 
 
@@ -48,6 +49,7 @@ def decode_block(session_id: SessionId, message: common_pb2.DraftBlock) -> Draft
         state=decode_drafter_state(message.state),
         kv_length=message.kv_length,
         draft_us=message.draft_us,
+        parents=tuple(message.parents),
     )
 
 

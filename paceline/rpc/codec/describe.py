@@ -22,6 +22,7 @@ _SCALARS = (
     "live_sessions",
     "waiting_sessions",
     "peak_memory_bytes",
+    "feature_size",
 )
 
 

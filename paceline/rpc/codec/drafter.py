@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paceline.errors import InvalidArgumentError
 from paceline.rpc.codec.blocks import decode_block, encode_block
+from paceline.rpc.codec.features import decode_features, encode_features
 from paceline.rpc.codec.sessions import (
     decode_open,
     decode_session_error,
@@ -37,6 +38,7 @@ def encode_drafter_event(event: DrafterEvent) -> drafter_pb2.DrafterEvent:
                     token_ids=event.token_ids,
                     window=event.window,
                     num_speculative_tokens=event.num_speculative_tokens,
+                    features=encode_features(event.features),
                 )
             )
         case CloseSession():
@@ -60,6 +62,9 @@ def decode_drafter_event(message: drafter_pb2.DrafterEvent) -> DrafterEvent:
                 tuple(advance.token_ids),
                 window=advance.window if advance.HasField("window") else None,
                 num_speculative_tokens=advance.num_speculative_tokens if has_block else None,
+                features=decode_features(advance.features)
+                if advance.HasField("features")
+                else None,
             )
         case "close":
             return CloseSession(session_id)

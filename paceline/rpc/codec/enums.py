@@ -40,6 +40,7 @@ _DRAFTER_STATES = {
     DrafterState.RUNNING: common_pb2.DRAFTER_STATE_RUNNING,
     DrafterState.PAUSED: common_pb2.DRAFTER_STATE_PAUSED,
     DrafterState.ENDED: common_pb2.DRAFTER_STATE_ENDED,
+    DrafterState.UNSURE: common_pb2.DRAFTER_STATE_UNSURE,
 }
 
 

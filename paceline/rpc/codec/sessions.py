@@ -24,6 +24,7 @@ def encode_open(event: OpenSession) -> common_pb2.OpenSession:
         reproducible=event.reproducible,
         grammar=event.grammar,
         cache_salt=event.cache_salt,
+        features=event.features,
         trace_context=dict(event.trace_context),
     )
 
@@ -48,6 +49,7 @@ def decode_open(session_id: SessionId, message: common_pb2.OpenSession) -> OpenS
         reproducible=message.reproducible,
         grammar=message.grammar,
         cache_salt=message.cache_salt,
+        features=message.features,
         trace_context=dict(message.trace_context),
     )
 

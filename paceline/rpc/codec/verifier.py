@@ -10,6 +10,7 @@ from paceline.rpc.codec.enums import (
     encode_finish_reason,
     encode_origin,
 )
+from paceline.rpc.codec.features import decode_features, encode_features
 from paceline.rpc.codec.sessions import (
     decode_open,
     decode_session_error,
@@ -24,6 +25,7 @@ from paceline.types import (
     DraftBlock,
     OpenSession,
     PassTimings,
+    PromptFeatures,
     PromptLogprobs,
     SessionId,
     SessionSpans,
@@ -97,6 +99,9 @@ def encode_verifier_reply(reply: VerifierReply) -> verifier_pb2.VerifierReply:
             session_id=reply.session_id,
             prompt_logprobs=verifier_pb2.PromptLogprobs(base=reply.base, logprobs=entries),
         )
+    if isinstance(reply, PromptFeatures):
+        features = verifier_pb2.PromptFeatures(features=encode_features(reply.features))
+        return verifier_pb2.VerifierReply(session_id=reply.session_id, prompt_features=features)
     return verifier_pb2.VerifierReply(
         session_id=reply.session_id, error=encode_session_error(reply)
     )
@@ -111,6 +116,9 @@ def decode_verifier_reply(message: verifier_pb2.VerifierReply) -> VerifierReply:
             found = message.prompt_logprobs
             entries = tuple(_decode_logprobs(entry) for entry in found.logprobs)
             return PromptLogprobs(message.session_id, found.base, entries)
+        case "prompt_features":
+            features = decode_features(message.prompt_features.features)
+            return PromptFeatures(message.session_id, features)
         case "spans":
             return decode_session_spans(message.session_id, message.spans)
         case "error":
@@ -141,6 +149,7 @@ def _encode_verdict(verdict: Verdict) -> verifier_pb2.Verdict:
         num_discarded=verdict.num_discarded,
         target_probs=verdict.target_probs,
         cached_prompt_tokens=verdict.cached_prompt_tokens,
+        features=encode_features(verdict.features),
     )
 
 
@@ -175,6 +184,7 @@ def _decode_verdict(session_id: SessionId, message: verifier_pb2.Verdict) -> Ver
         num_discarded=message.num_discarded,
         target_probs=tuple(message.target_probs),
         cached_prompt_tokens=message.cached_prompt_tokens,
+        features=decode_features(message.features) if message.HasField("features") else None,
     )
 
 

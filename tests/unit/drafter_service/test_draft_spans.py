@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from drafter_harness import PROMPT, VOCAB, DrafterBench, opening
 
 from drafter_service.drafter import Proposal
 from paceline.errors import UnavailableError
 from paceline.generation import TraceSpan
+from paceline.sampling.draw import Draw
 from paceline.telemetry.level import Level
 from paceline.telemetry.trace_context import TraceContext
+from paceline.tree_shape import ROOT, TreeShape
 from paceline.types import CloseSession, SessionError, SessionSpans
 
 CONTEXT = TraceContext(1, 2, is_sampled=False, level=Level.BLOCK, returns_spans=True).carrier()
@@ -127,3 +130,41 @@ def test_a_session_that_nobody_traces_costs_no_trace() -> None:
         assert not bench.engine._traces
         bench.run()
         assert bench.post(CloseSession(1)) == []
+
+
+def tree_bench() -> DrafterBench:
+    """One token, then two branches of one and two, drafted once."""
+    bench = traced_bench()
+    draws = [Draw(token, None) for token in (1, 2, 3, 4)]
+    proposals = [Proposal(draws, tree=TreeShape((ROOT, 0, 0, 2))), Proposal()]
+    bench.drafter.answer = lambda request: proposals.pop(0) if proposals else Proposal()
+    bench.run()
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("verdict", "accepted"), [((1, 3, 4, 9), 3), ((1, 2, 9), 2), ((1, 9), 1), ((9,), 0)]
+)
+def test_of_a_tree_the_path_was_kept_and_the_rest_was_waste(
+    verdict: tuple[int, ...], accepted: int
+) -> None:
+    bench = tree_bench()
+    bench.advance(*verdict, epoch=1)
+    spans = spans_of(bench.post(CloseSession(1)))
+    assert fates(spans)[0] == (3, 4, accepted, 4 - accepted, "paused")
+
+
+def test_what_leads_to_the_branches_may_be_kept_before_them() -> None:
+    bench = tree_bench()
+    bench.advance(1)
+    bench.advance(3, 9, epoch=1)
+    spans = spans_of(bench.post(CloseSession(1)))
+    assert fates(spans)[0] == (3, 4, 2, 2, "paused")
+
+
+def test_branches_that_were_overtaken_are_waste_even_where_they_were_right() -> None:
+    bench = tree_bench()
+    bench.advance(1, 3)
+    spans = spans_of(bench.post(CloseSession(1)))
+    assert fates(spans)[0][:2] == (3, 4)
+    assert bench.engine.metrics._num_rolled_back >= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -152,3 +153,46 @@ def test_only_the_first_advance_finds_a_drafter_at_rest() -> None:
     paced.drafted(block(11, 6, 7), [], 1.020)
     paced.judged(verdict(11, 6, 7, judged=2, accepted=2), 1, 1.060)
     assert seen.round_trips == []
+
+
+# --- drafts that branch --------------------------------------------------------------------------
+
+TREE = (-1, 0, 0, 1, 2)
+"""One token that all follow, and two branches of two behind it."""
+
+
+def tree(base: int, *token_ids: int) -> DraftBlock:
+    return replace(block(base, *token_ids), parents=TREE)
+
+
+def tree_verdict(
+    base: int, *token_ids: int, accepted: int, origin: Origin = Origin.RECOVERED
+) -> Verdict:
+    found = verdict(base, *token_ids, judged=len(TREE), accepted=accepted)
+    return replace(found, next_origin=origin)
+
+
+def test_of_a_tree_each_depth_of_the_path_was_tried_once() -> None:
+    """Its other nodes do not count as drafts that failed."""
+    paced, seen = pacing()
+    paced.drafted(tree(10, 1, 2, 3, 4, 5), [], 0.0)
+    paced.judged(tree_verdict(10, 1, 3, 9, accepted=2), 1, 0.1)
+    paced.drafted(tree(13, 1, 2, 3, 4, 5), [], 0.2)
+    paced.judged(tree_verdict(13, 1, 3, 5, 9, accepted=3, origin=Origin.BONUS), 1, 0.3)
+    paced.drafted(tree(17, 1, 2, 3, 4, 5), [], 0.4)
+    paced.judged(tree_verdict(17, 9, accepted=0), 1, 0.5)
+
+    assert seen.verdicts == [(3, 2), (3, 3), (1, 0)]
+    assert seen.overtaken == []
+
+
+def test_a_tree_that_comes_late_says_what_it_had_guessed_and_is_no_more_waited_for() -> None:
+    paced, seen = pacing()
+    paced.drafted(tree(10, 1, 2, 3, 4, 5), [1, 3, 9], 0.0)
+    paced.judged(verdict(13, 7), 1, 0.1)
+    assert seen.overtaken == [(3, 2)]
+
+    # as far as all branches agree it may still be judged
+    paced.drafted(tree(14, 1, 2, 3, 4, 5), [1], 0.2)
+    paced.judged(tree_verdict(15, 3, 9, accepted=1), 1, 0.3)
+    assert seen.verdicts[-1] == (2, 1)

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.pipeline import Pipeline, outputs, reference, verdicts
 
 from orchestrator.relay import Relay
+from paceline.config import TreeConfig
 from paceline.errors import UnavailableError
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import Acceptance, SamplingParams
@@ -54,6 +55,8 @@ def failed(relay: Relay) -> bool:
 class Interleavings(RuleBasedStateMachine):
     """DESIGN 3.8, under every order in which messages may be made, delivered and lost."""
 
+    tree: TreeConfig | None = None
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
@@ -66,6 +69,7 @@ class Interleavings(RuleBasedStateMachine):
             ScriptedRunner(TARGET, vocab_size=VOCAB, num_pages=40),
             ScriptedRunner(half_right, vocab_size=VOCAB, num_pages=24, context_length=32),
             eos_token_ids=[END],
+            tree=self.tree,
         )
 
     def _do(self, action: Callable[[], object]) -> object:
@@ -228,4 +232,16 @@ class Interleavings(RuleBasedStateMachine):
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
     max_examples=40, stateful_step_count=30, deadline=None, derandomize=True
+)
+
+
+class BranchingInterleavings(Interleavings):
+    """The same with drafts that branch, at most 3 ways."""
+
+    tree = TreeConfig(max_children=3, doubt=1.0)
+
+
+TestBranchingInterleavings = BranchingInterleavings.TestCase
+TestBranchingInterleavings.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
 )

@@ -6,11 +6,12 @@ import random
 from collections.abc import Callable
 
 import pytest
-from support.pipeline import Pipeline, cascade_of, outputs, verdicts
+from support.pipeline import Pipeline, cascade_of, outputs, verdicts, worker_info
 
 from drafter_service.drafter import Drafter
+from drafter_service.model import ModelDrafter
 from drafter_service.ngram import NgramDrafter
-from paceline.config import NgramConfig
+from paceline.config import NgramConfig, RuntimeConfig
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import Acceptance, SamplingParams
 
@@ -22,6 +23,12 @@ DRAFTERS: dict[str, Callable[[], ScriptedRunner | Drafter]] = {
     "model": lambda: ScriptedRunner(DRAFT, vocab_size=VOCAB),
     "ngram": lambda: NgramDrafter(NgramConfig(min_match=1, max_match=2)),
     "cascade": lambda: cascade_of(ScriptedRunner(DRAFT, vocab_size=VOCAB), 1, 2),
+    "unsure model": lambda: ModelDrafter(
+        ScriptedRunner(lambda tokens: TARGET(tokens) + 0.2 * DRAFT(tokens), vocab_size=VOCAB),
+        RuntimeConfig(),
+        worker_info("model", VOCAB),
+        min_confidence=0.45,
+    ),
 }
 
 

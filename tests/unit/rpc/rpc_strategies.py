@@ -102,6 +102,7 @@ def draft_blocks(draw: st.DrawFn) -> DraftBlock:
         state=draw(st.sampled_from(DrafterState)),
         kv_length=draw(counts),
         draft_us=draw(micros),
+        parents=draw(tuples(any_ids)),
     )
 
 

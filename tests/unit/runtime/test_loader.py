@@ -124,7 +124,7 @@ def test_cuda_that_is_not_there_is_an_error_of_the_device_setting(
         ("/no/such/place", "does not exist"),
         ("./nothing.gguf", "does not exist"),
         ("package:no_such_package_here", "no such Python package"),
-        ("package:json", "expected one GGUF file, found 0"),
+        ("package:json", "expected a checkpoint or one GGUF file, found 0"),
     ],
 )
 def test_a_place_without_a_model_is_an_error_of_the_path_setting(path: str, message: str) -> None:

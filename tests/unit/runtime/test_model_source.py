@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub
@@ -61,13 +62,14 @@ def test_anything_else_is_a_hub_id_of_a_revision(name: str) -> None:
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An importable package without files."""
     place = tmp_path / "shipped_model"
     place.mkdir()
     (place / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    return place
+    yield place
+    sys.modules.pop("shipped_model", None)  # finding what is in it imports it
 
 
 def test_a_package_ships_one_gguf_file(package: Path) -> None:
@@ -77,11 +79,20 @@ def test_a_package_ships_one_gguf_file(package: Path) -> None:
     assert "shipped_model" not in sys.modules, "finding it does not import it"
 
 
+def test_a_package_ships_a_checkpoint_and_may_be_in_another(package: Path) -> None:
+    inner = package / "inner"
+    inner.mkdir()
+    (inner / "config.json").touch()
+    assert resolve_source("package:shipped_model.inner") == ModelSource(str(inner), None, None)
+    with pytest.raises(ModelLoadError, match=r"package:shipped_model\.other: no such Python"):
+        resolve_source("package:shipped_model.other")
+
+
 @pytest.mark.parametrize("num_files", [0, 2])
 def test_a_package_without_one_gguf_file_is_refused(package: Path, num_files: int) -> None:
     for index in range(num_files):
         (package / f"{index}.gguf").touch()
-    with pytest.raises(ModelLoadError, match=f"expected one GGUF file, found {num_files}"):
+    with pytest.raises(ModelLoadError, match=f"one GGUF file, found {num_files}"):
         resolve_source("package:shipped_model")
 
 

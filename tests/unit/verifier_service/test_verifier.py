@@ -95,6 +95,7 @@ def test_a_bad_block_ends_its_own_session_and_no_other(bad: Any) -> None:
         ({"prompt_length": 4}, "token_ids"),
         ({"token_ids": (1, -1)}, "token_ids"),
         ({"token_ids": (1, VOCAB)}, "token_ids"),
+        ({"features": True}, "features"),
         ({"vocab_size": VOCAB + 1}, "vocab_size"),
         ({"sampling": SamplingParams(max_tokens=30)}, "max_tokens"),  # 3 + 30 > 32
         ({"token_ids": (1,) * 8, "prompt_length": 3, "sampling": SamplingParams(max_tokens=5)},

@@ -122,6 +122,7 @@ def test_without_speculation_nothing_is_waited_for() -> None:
 # --- bonus ----------------------------------------------------------------------------------------
 
 PAUSED, ENDED, RUNNING = DrafterState.PAUSED, DrafterState.ENDED, DrafterState.RUNNING
+UNSURE = DrafterState.UNSURE
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,9 @@ PAUSED, ENDED, RUNNING = DrafterState.PAUSED, DrafterState.ENDED, DrafterState.R
         (SAMPLED, RUNNING, 4, {"reproducible": True, "window": 4}, False),
         (BLOCKWISE, PAUSED, 4, {"reproducible": True, "window": 4}, True),
         (BLOCKWISE, PAUSED, 4, {}, True),
+        (SAMPLED, UNSURE, 3, {}, True),  # whatever it hears, it rests there
+        (SAMPLED, UNSURE, 3, {"reproducible": True}, True),
+        (BLOCKWISE, UNSURE, 3, {"reproducible": True}, True),
     ],
 )
 def test_the_bonus_is_taken_where_it_voids_no_drafts(
@@ -162,6 +166,33 @@ def test_the_bonus_is_taken_where_it_voids_no_drafts(
     verdict = bench.decide(plan, accepted=3, next_token=8 if takes_bonus else None)
     assert verdict.next_origin is (Origin.BONUS if takes_bonus else None)
     assert verdict.kv_length == 6 + takes_bonus
+
+
+@pytest.mark.parametrize("accepted", [0, 2])
+def test_drafts_of_an_unsure_drafter_are_waited_for_once_its_block_is_judged(accepted: int) -> None:
+    bench = SessionBench(sampling=SAMPLED)
+    bench.session.add_block(block(4, [5, 6], state=UNSURE))
+    bench.decide(bench.plan(), accepted=accepted, next_token=8)
+    assert waits(bench) == PATIENCE_S
+
+
+def test_an_unsure_drafters_block_that_was_overtaken_leaves_no_rest() -> None:
+    """Autoregressive steps committed just what it had drafted: it has heard so, and goes on."""
+    bench = SessionBench(sampling=SAMPLED)
+    bench.now += PATIENCE_S
+    bench.decide(bench.plan(), accepted=0, next_token=5)
+    bench.session.add_block(block(4, [5], state=UNSURE))
+    assert waits(bench) == pytest.approx(PATIENCE_S)
+
+
+@pytest.mark.parametrize("sampling", [SAMPLED, BLOCKWISE])
+def test_credit_withholds_no_bonus_of_an_unsure_drafter(sampling: SamplingParams) -> None:
+    """A06: the number that decides the token there must not depend on it."""
+    bench = SessionBench(sampling=sampling, reproducible=True, committed_limit=6)
+    bench.session.add_block(block(4, [5, 6], state=UNSURE))
+    assert bench.session.plan(0.0) is None
+    bench.session.grant(7)
+    assert bench.plan() == PassPlan(num_uncached=1, num_drafts=2, wants_next=True)
 
 
 def test_no_bonus_while_drafts_are_left() -> None:

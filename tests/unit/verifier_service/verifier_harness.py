@@ -67,6 +67,7 @@ def block(
     state: DrafterState = DrafterState.RUNNING,
     known_committed: int = 0,
     draft_probs: DraftProbs | None = None,
+    parents: Sequence[int] = (),
 ) -> DraftBlock:
     """A draft block."""
     return DraftBlock(
@@ -79,6 +80,7 @@ def block(
         state=state,
         kv_length=0,
         draft_us=0,
+        parents=tuple(parents),
     )
 
 

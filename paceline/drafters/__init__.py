@@ -1,0 +1,1 @@
+"""Drafters that ship with Paceline, a folder each: `package:paceline.drafters.NAME`."""
