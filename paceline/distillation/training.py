@@ -72,6 +72,7 @@ class Training:
         self.step = 0
         self.seconds = 0.0
         self._student = student
+        self._device = next(student.parameters()).device
         self._logits = logits
         self._lessons = lessons
         self._settings = settings
@@ -102,7 +103,7 @@ class Training:
             losses: list[float] = []
             for batch in self._batches_left():
                 started = time.monotonic()
-                losses.append(self._learn(self._lessons.lesson(batch)))
+                losses.append(self._learn(self._lessons.lesson(batch).to(self._device)))
                 self.seconds += time.monotonic() - started
                 bar.advance()
                 bar.note(f"loss {losses[-1]:.3f}")
@@ -150,8 +151,7 @@ class Training:
         os.replace(started, path)
 
     def _restore(self, path: Path) -> None:
-        device = next(self._student.parameters()).device
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location=self._device, weights_only=True)
         self._student.load_state_dict(state["student"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = state["step"], state["seconds"]
