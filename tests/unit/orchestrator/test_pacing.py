@@ -193,6 +193,6 @@ def test_a_tree_that_comes_late_says_what_it_had_guessed_and_is_no_more_waited_f
     assert seen.overtaken == [(3, 2)]
 
     # as far as all branches agree it may still be judged
-    paced.drafted(tree(14, 1, 2, 3, 4, 5), [1], 0.2)
+    paced.drafted(replace(tree(14, 1, 2, 3, 4, 5), epoch=1), [1], 0.2)
     paced.judged(tree_verdict(15, 3, 9, accepted=1), 1, 0.3)
     assert seen.verdicts[-1] == (2, 1)
