@@ -10,13 +10,14 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.affinity import Demand
 from orchestrator.answer_trace import AnswerTrace
 from orchestrator.feature_flow import FeatureFlow, asks_for_features
 from orchestrator.pacing import Pacing
+from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.session import Session
 from orchestrator.window_controller import WindowController, WindowPlan
@@ -54,27 +55,6 @@ RETRIED_CODES = frozenset({"UNAVAILABLE", "ABORTED", "CANCELLED"})
 
 def _nothing() -> None:
     pass
-
-
-@dataclass(frozen=True, slots=True)
-class RelaySettings:
-    """How one generation speculates."""
-
-    speculation: bool
-    window: int
-    num_speculative_tokens: int
-    draft_top_k: int
-    commit_credit: int
-    failover_timeout_s: float
-    reproducible: bool
-    adaptive: bool = False
-    start_window: int = 1
-    """Where an adaptive window begins; `window` is its limit."""
-    grammar: str = ""
-    cache_salt: str = ""
-    cache_key: str = ""
-    prefix_keys: tuple[bytes, ...] = ()
-    """Of the prompt; with the cache key they tell the router where its KV may lie."""
 
 
 def is_about_a_block(error: PacelineError) -> bool:
@@ -324,23 +304,14 @@ class Relay:
     def _opening(self, session_id: int, epoch: int, worker: VerifierWorker) -> OpenSession:
         info = worker.info
         assert info is not None, "a connected worker has described itself"
-        settings = self._settings
-        return OpenSession(
+        return self._settings.opening(
+            self.session,
+            self._sampling,
+            info,
             session_id=session_id,
-            token_ids=tuple(self.session.tokens),
-            prompt_length=self.session.prompt_length,
-            sampling=self._sampling,
-            window=settings.window,
-            num_speculative_tokens=settings.num_speculative_tokens,
-            draft_top_k=settings.draft_top_k,
+            epoch=epoch,
             committed_limit=self._committed_limit,
             speculation=self._drafter is not None,
-            epoch=epoch,
-            eos_token_ids=info.eos_token_ids,
-            vocab_size=info.vocab_size,
-            reproducible=settings.reproducible,
-            grammar=settings.grammar,
-            cache_salt=settings.cache_salt,
         )
 
     def _traced(self, session: WorkerSession[Any, Any], opening: OpenSession) -> OpenSession:

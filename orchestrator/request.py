@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from orchestrator.affinity import prefix_keys
 from orchestrator.guide import guiding_grammar
 from orchestrator.prompt import encode_bad_words, encode_request
-from orchestrator.relay import RelaySettings
+from orchestrator.relay_settings import RelaySettings
 from orchestrator.stop_strings import StopAutomaton
 from orchestrator.window_controller import MAX_BLOCK
 from paceline.config import OrchestratorConfig

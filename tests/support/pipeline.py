@@ -12,7 +12,8 @@ from drafter_service.drafter import Drafter
 from drafter_service.engine import DrafterEngine
 from drafter_service.model import ModelDrafter
 from drafter_service.ngram_reader import NgramReader
-from orchestrator.relay import Relay, RelaySettings
+from orchestrator.relay import Relay
+from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router
 from orchestrator.worker import WorkerSession
 from paceline.config import CascadeConfig, NgramConfig, RuntimeConfig, TreeConfig, VerifierConfig

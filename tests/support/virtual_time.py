@@ -11,7 +11,8 @@ from torch import Tensor
 
 from drafter_service.engine import DrafterEngine
 from drafter_service.model import ModelDrafter
-from orchestrator.relay import Relay, RelaySettings
+from orchestrator.relay import Relay
+from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router
 from paceline.config import RuntimeConfig, VerifierConfig
 from paceline.runtime.page_table import PageTable

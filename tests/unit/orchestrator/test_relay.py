@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from worker_fakes import VERIFIER_INFO, VOCAB, FakeWorker, rest
 
-from orchestrator.relay import MAX_REOPENINGS, Relay, RelaySettings
+from orchestrator.relay import MAX_REOPENINGS, Relay
+from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router
 from paceline.errors import (
     InvalidArgumentError,

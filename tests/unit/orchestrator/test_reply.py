@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.byte_tokenizer import EOS_ID, build_byte_tokenizer
 
-from orchestrator.relay import Relay, RelaySettings
+from orchestrator.relay import Relay
+from orchestrator.relay_settings import RelaySettings
 from orchestrator.reply import Reply
 from orchestrator.request import GenerationRequest
 from orchestrator.router import Router
