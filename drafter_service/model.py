@@ -280,6 +280,7 @@ class ModelDrafter:
             kv_page_size=pool.page_size,
             kv_pages_total=pool.num_pages,
             kv_pages_used=pool.used_pages,
+            kv_pages_reserved=pool.reserved_pages,
             waiting_sessions=len(self._waiting),
             counters=device_counters(self._runner) | self._prefixes.counters,
         )

@@ -31,10 +31,10 @@ class Report:
     @classmethod
     def of(cls, info: WorkerInfo, *, own_sessions: int, own_tokens: int) -> Report:
         """`own_tokens` are those that our sessions may come to, whether they have or not."""
-        used_tokens = info.kv_pages_used * info.kv_page_size
+        reserved_tokens = info.kv_pages_reserved * info.kv_page_size
         return cls(
             other_sessions=max(0, info.live_sessions - own_sessions),
-            other_tokens=max(0, used_tokens - own_tokens),
+            other_tokens=max(0, reserved_tokens - own_tokens),
             total_tokens=info.kv_pages_total * info.kv_page_size,
             is_full=info.waiting_sessions > 0,
         )

@@ -254,6 +254,8 @@ class WorkerInfo:
     kv_page_size: int = 0
     kv_pages_total: int = 0
     kv_pages_used: int = 0
+    kv_pages_reserved: int = 0
+    """Held, or promised to sessions that may come to need them."""
     live_sessions: int = 0
     waiting_sessions: int = 0
     peak_memory_bytes: int = 0

@@ -264,7 +264,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerDescription(_message.Message):
-    __slots__ = ("kind", "model", "dtype", "quantization", "device", "vocab_size", "tokenizer_fingerprint", "context_length", "kv_page_size", "kv_pages_total", "kv_pages_used", "live_sessions", "waiting_sessions", "eos_token_ids", "peak_memory_bytes", "counters", "feature_size")
+    __slots__ = ("kind", "model", "dtype", "quantization", "device", "vocab_size", "tokenizer_fingerprint", "context_length", "kv_page_size", "kv_pages_total", "kv_pages_used", "kv_pages_reserved", "live_sessions", "waiting_sessions", "eos_token_ids", "peak_memory_bytes", "counters", "feature_size")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +283,7 @@ class WorkerDescription(_message.Message):
     KV_PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     KV_PAGES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     KV_PAGES_USED_FIELD_NUMBER: _ClassVar[int]
+    KV_PAGES_RESERVED_FIELD_NUMBER: _ClassVar[int]
     LIVE_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     WAITING_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -300,13 +301,14 @@ class WorkerDescription(_message.Message):
     kv_page_size: int
     kv_pages_total: int
     kv_pages_used: int
+    kv_pages_reserved: int
     live_sessions: int
     waiting_sessions: int
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     peak_memory_bytes: int
     counters: _containers.ScalarMap[str, int]
     feature_size: int
-    def __init__(self, kind: _Optional[str] = ..., model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., device: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., context_length: _Optional[int] = ..., kv_page_size: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., live_sessions: _Optional[int] = ..., waiting_sessions: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., peak_memory_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., feature_size: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., device: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., context_length: _Optional[int] = ..., kv_page_size: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_reserved: _Optional[int] = ..., live_sessions: _Optional[int] = ..., waiting_sessions: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., peak_memory_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., feature_size: _Optional[int] = ...) -> None: ...
 
 class VocabularyRequest(_message.Message):
     __slots__ = ()

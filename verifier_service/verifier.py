@@ -286,6 +286,7 @@ class Verifier:
             kv_page_size=pool.page_size,
             kv_pages_total=pool.num_pages,
             kv_pages_used=pool.used_pages,
+            kv_pages_reserved=pool.reserved_pages,
             live_sessions=len(self._sessions),
             waiting_sessions=len(self._waiting),
             counters=self.counters | self._prefixes.counters | device_counters(self._runner),

@@ -37,6 +37,11 @@ class PagePool:
         return self.num_pages - self._room
 
     @property
+    def reserved_pages(self) -> int:
+        """Pages that open tables hold or may yet come to."""
+        return self.num_pages - self.available_pages
+
+    @property
     def resting_pages(self) -> int:
         """Pages that no table holds and that can still be found by their key."""
         return len(self._resting)

@@ -19,6 +19,7 @@ _SCALARS = (
     "kv_page_size",
     "kv_pages_total",
     "kv_pages_used",
+    "kv_pages_reserved",
     "live_sessions",
     "waiting_sessions",
     "peak_memory_bytes",

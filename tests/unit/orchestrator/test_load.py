@@ -27,7 +27,7 @@ workers = st.lists(
 
 
 def test_what_others_keep_there_is_what_is_there_less_what_is_ours() -> None:
-    info = replace(INFO, live_sessions=5, kv_pages_used=6)
+    info = replace(INFO, live_sessions=5, kv_pages_reserved=6)
     assert Report.of(info, own_sessions=2, own_tokens=40) == Report(3, 56, 160)
     assert Report.of(info, own_sessions=9, own_tokens=999) == Report(0, 0, 160), "never below 0"
 

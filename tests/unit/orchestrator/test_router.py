@@ -182,7 +182,7 @@ async def test_a_worker_that_was_lost_attracts_no_prefix_when_it_is_back() -> No
 async def test_a_session_goes_where_the_kv_pool_has_room_and_others_sessions_count() -> None:
     router, first, second = await two()
     pool = {"kv_page_size": 16, "kv_pages_total": 10}
-    first.client.info = replace(first.client.info, **pool, kv_pages_used=9, live_sessions=0)
+    first.client.info = replace(first.client.info, **pool, kv_pages_reserved=9, live_sessions=0)
     second.client.info = replace(second.client.info, **pool, live_sessions=3)
     for worker in (first, second):
         await worker.refresh()

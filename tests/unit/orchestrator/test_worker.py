@@ -242,7 +242,7 @@ async def test_load_and_room_are_ours_now_and_the_others_as_last_said(worker: Fa
         live_sessions=3,
         kv_page_size=16,
         kv_pages_total=10,
-        kv_pages_used=5,
+        kv_pages_reserved=5,
     )
     assert (worker.load, worker.room_tokens) == (1, float("inf"))
     await worker.refresh()

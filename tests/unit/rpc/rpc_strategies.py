@@ -196,6 +196,7 @@ worker_infos = st.builds(
     kv_page_size=counts,
     kv_pages_total=counts,
     kv_pages_used=counts,
+    kv_pages_reserved=counts,
     live_sessions=counts,
     waiting_sessions=counts,
     peak_memory_bytes=st.integers(0, UINT64_MAX),
