@@ -52,8 +52,9 @@ class Children(NamedTuple):
     That depends on how far the target differs. `doubt` d says it: as if it had the drafter's logits
     with noise of d times Gumbel's standard law. Greedy and `coupled`, a token then is the target's
     own with the softmax of the (perturbed) logits over d. Otherwise the first sample is taken to be
-    accepted with a = 1 - d (1 - p), p the largest probability, the second with a (1 - a), and so
-    on; point masses, accepted by what the target gives them, with their own probability.
+    accepted with a = 1 - d (1 - p), p the largest probability, and each after it, once those before
+    were rejected, with a / 2: about half of the draft lies where the target has more. Point masses,
+    accepted by what the target gives them, are expected with their own probability.
 
     A sampled child's is a function of the node's ancestors, not of the draws: so whatever a tree's
     shape makes of it, it has not looked at a child to decide whether to keep it.
@@ -122,9 +123,9 @@ def _draw_alike(
         count = min(count, probs.shape[1])
         sure = 1.0 - doubt * (1.0 - probs.amax(1, keepdim=True))
         ranks = torch.arange(count, device=logits.device)
-        expected = torch.where(
-            ranks < (probs > 0.0).sum(1, keepdim=True), sure * (1.0 - sure) ** ranks, 0.0
-        )
+        later = (1.0 - sure) * (1.0 - sure / 2) ** (ranks - 1).clamp(min=0) * sure / 2
+        expected = torch.where(ranks == 0, sure, later)
+        expected *= ranks < (probs > 0.0).sum(1, keepdim=True)
         columns = _sampled(probs, rows, count)
         tokens = columns if ids is None else ids.gather(1, columns)
         kept = DraftProbs(None if ids is None else ids.cpu(), probs.cpu())

@@ -37,7 +37,7 @@ class TreeLaws:
     def children(self, tokens: Tokens, count: int) -> Children:
         """One family by the production call, which also says what is expected of it."""
         pair = self.pair
-        row = BranchRow(pair.context(tokens), 0, pair.draft_top_k, count, place=1, doubt=1.0)
+        row = BranchRow(pair.context(tokens), 0, pair.draft_top_k, count, place=1, doubt=1.2)
         (children,) = draw_children(pair.draft_logits(tokens)[None], [row])
         assert not isinstance(children, PacelineError)
         return children
