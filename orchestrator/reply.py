@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from orchestrator.detokenizer import Detokenizer
 from orchestrator.relay import Relay
@@ -14,6 +14,9 @@ from orchestrator.text_stream import Piece, TextStream
 from paceline.generation import Outcome, OutputToken, SpeculationStats, TopLogprob, Usage
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.types import FinishReason, Origin, TokenLogprobs, Verdict
+
+PROMPT_PIECE = 256
+"""Tokens of the prompt in a message."""
 
 
 class Reply:
@@ -48,13 +51,18 @@ class Reply:
             self.finish_reason = FinishReason.STOP
         return [self._token(piece) for piece in pieces]
 
-    def prompt_tokens(self, logprobs: Sequence[TokenLogprobs]) -> list[OutputToken]:
-        """The prompt's ids from the second on with their log-probabilities, if there are any."""
-        token_ids = self._request.prompt[1 : 1 + len(logprobs)]
-        return [
-            self._output(token_id, self._tokenizer.token_text(token_id), None, entry)
-            for token_id, entry in zip(token_ids, logprobs, strict=True)
-        ]
+    def prompt_tokens(self, logprobs: Sequence[TokenLogprobs]) -> Iterator[list[OutputToken]]:
+        """The prompt's ids from the second on with their log-probabilities, if there are any.
+
+        In pieces: a long prompt's would be too much for one message, and for one turn of the loop.
+        """
+        for start in range(0, len(logprobs), PROMPT_PIECE):
+            entries = logprobs[start : start + PROMPT_PIECE]
+            token_ids = self._request.prompt[1 + start : 1 + start + len(entries)]
+            yield [
+                self._output(token_id, self._tokenizer.token_text(token_id), None, entry)
+                for token_id, entry in zip(token_ids, entries, strict=True)
+            ]
 
     def _token(self, piece: Piece) -> OutputToken:
         self.num_delivered += 1

@@ -185,13 +185,15 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
             try:
                 relay.start()
                 async for verdict in relay.verdicts():
-                    prompt_tokens = reply.prompt_tokens(relay.take_prompt_logprobs())
+                    for piece in reply.prompt_tokens(relay.take_prompt_logprobs()):
+                        yield encode_tokens((), index=index, prompt_tokens=piece)
+                        await asyncio.sleep(0)  # let the others have their turn
                     tokens = reply.add(verdict)
                     account.delivers(tokens)
                     if trace is not None:
                         trace.taken(verdict, tokens)
-                    if tokens or prompt_tokens:
-                        yield encode_tokens(tokens, index=index, prompt_tokens=prompt_tokens)
+                    if tokens:
+                        yield encode_tokens(tokens, index=index)
                     if reply.finish_reason is not None:
                         break
                     relay.taken(reply.num_taken)

@@ -241,7 +241,7 @@ def test_speculation_is_told_as_it_was(asked: bool, had_drafter: bool, expected:
 
 def test_the_prompts_logprobs_begin_with_its_second_id() -> None:
     reply = reply_to()
-    (token,) = reply.prompt_tokens([TokenLogprobs(-1.5, (105,), (-1.5,))])
+    ((token,),) = reply.prompt_tokens([TokenLogprobs(-1.5, (105,), (-1.5,))])
     assert (token.id, token.text, token.origin, token.logprob) == (105, "i", None, -1.5)
     assert reply.num_delivered == 0
-    assert reply.prompt_tokens([]) == []
+    assert list(reply.prompt_tokens([])) == []
