@@ -30,7 +30,7 @@ from paceline.distillation.recipe import (
     keep_recipe,
     recipe_directory,
 )
-from paceline.distillation.training import Logits, Rounded, Training
+from paceline.distillation.training import Rounded, Training
 from paceline.distillation.vocabulary import choose_ids, coverage, id_weights
 from paceline.errors import ConfigError
 from paceline.runtime.draft_vocabulary import DraftVocabulary
@@ -50,6 +50,8 @@ from paceline.runtime.weight_rounding import rounded_weights
 from paceline.runtime.worker_model import WorkerModel, load_worker_model
 
 PAGE_SIZE = 16
+MAX_ROUNDS = 8
+"""Rounds over the same answers above which a user is warned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +208,20 @@ def _train(
     )
     judge = Judge(order.target, vocabulary, held_out, settings.quantization)
     untrained = _untrained_scores(judge, student, order.work, progress)
+    lessons = Lessons(answers, token_ids, input_ids)
+    rounds = settings.steps / len(lessons.batches(settings.tokens_per_step, settings.seed, 0))
+    if rounds > MAX_ROUNDS:
+        progress.say(
+            f"warning: --steps {settings.steps} are {rounds:.1f} rounds over the answers; after"
+            f" some {MAX_ROUNDS} a student learns them by heart: take more prompts or fewer steps"
+        )
+    compute_dtype = settings.compute_dtype
+    if compute_dtype == "auto":
+        compute_dtype = fast_compute_dtype(student.device)
     training = Training(
         student,
-        _logits_of(student, settings.compute_dtype),
-        Lessons(answers, token_ids, input_ids),
+        partial(_logits, student, compute_dtype),
+        lessons,
         settings,
         rounded=_rounded_of(student, settings.quantization),
     )
@@ -227,6 +239,8 @@ def _train(
         "answer_tokens": answers.num_answer_tokens,
         "data_seconds": round(float(answers.seconds.sum())),
         "training_seconds": round(training.seconds),
+        "rounds": round(rounds, 1),
+        "compute_dtype": compute_dtype,
     }
     vocabulary = replace(vocabulary, figures=figures)
     vocabulary.write(directory)
@@ -247,14 +261,8 @@ def _untrained_scores(judge: Judge, student: Any, work: Path, progress: Progress
     return found
 
 
-def _logits_of(student: Any, compute_dtype: str) -> Logits:
-    if compute_dtype == "auto":
-        compute_dtype = fast_compute_dtype(student.device)
-
-    def logits(lesson: Lesson) -> Tensor:
-        return student_logits(student, lesson.input_ids, lesson.rows, compute_dtype)
-
-    return logits
+def _logits(student: Any, compute_dtype: str, lesson: Lesson) -> Tensor:
+    return student_logits(student, lesson.input_ids, lesson.rows, compute_dtype)
 
 
 def _rounded_of(student: Any, quantization: str) -> Rounded:
