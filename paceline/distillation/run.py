@@ -77,9 +77,21 @@ def distill(order: Order, progress: Progress) -> DraftVocabulary:
     order.work.mkdir(parents=True, exist_ok=True)
     if order.target.device != "cuda":
         keep_freed_memory()
+    prompts, label = _prompts(order)
     tokenizer = Tokenizer.load(order.target.path, order.target.revision)
     training = _whole(order.training, order.target, tokenizer)
-    answers, held_out = _answers(order, tokenizer, progress)
+    keep_recipe(
+        order.work / "data.json",
+        {
+            "target": order.target.path,
+            "dtype": order.target.dtype,
+            "tokenizer_fingerprint": tokenizer.fingerprint,
+            "prompts": label,
+            **asdict(order.data),
+        },
+        free=("num_prompts",),
+    )
+    answers, held_out = _answers(order, prompts, tokenizer, progress)
     gc.collect()  # the target, before the student is loaded
     recipe = {**asdict(training), "num_answers": len(answers)}
     place = recipe_directory(order.work, recipe, free=("checkpoint_steps",))
@@ -102,28 +114,21 @@ def _check_output(output: Path) -> None:
         raise ConfigError(f"--output: {output} has files in it and is no drafter")
 
 
+def _prompts(order: Order) -> tuple[list[Prompt], str]:
+    """What is asked, and what the recipe calls it."""
+    number = order.data.num_prompts
+    if order.prompts is None:
+        return built_in_prompts(number, order.data.seed), "built-in"
+    prompts = prompts_of_file(order.prompts)[:number]
+    digest = hashlib.sha256(order.prompts.read_bytes()).hexdigest()
+    return prompts, f"{order.prompts.name}, SHA-256 {digest}"
+
+
 def _answers(
-    order: Order, tokenizer: Tokenizer, progress: Progress
+    order: Order, prompts: Sequence[Prompt], tokenizer: Tokenizer, progress: Progress
 ) -> tuple[StoredAnswers, StoredAnswers]:
     """The target's answers to the training prompts and to the held-out ones."""
     settings = order.data
-    if order.prompts is None:
-        prompts, label = built_in_prompts(settings.num_prompts, settings.seed), "built-in"
-    else:
-        prompts = prompts_of_file(order.prompts)[: settings.num_prompts]
-        digest = hashlib.sha256(order.prompts.read_bytes()).hexdigest()
-        label = f"{order.prompts.name}, SHA-256 {digest}"
-    keep_recipe(
-        order.work / "data.json",
-        {
-            "target": order.target.path,
-            "dtype": order.target.dtype,
-            "tokenizer_fingerprint": tokenizer.fingerprint,
-            "prompts": label,
-            **asdict(settings),
-        },
-        free=("num_prompts",),
-    )
     questions = _questions(prompts, tokenizer, settings.temperatures, settings.max_prompt_tokens)
     held_out = _questions(held_out_prompts(), tokenizer, (0.0,), settings.max_prompt_tokens)
     if not questions or not held_out:
