@@ -53,8 +53,9 @@ def readme(vocabulary: DraftVocabulary, settings: TrainingSettings, command: str
 # A drafter for {vocabulary.target_name}
 
 Layers {", ".join(map(str, vocabulary.layers))} of the target over {vocabulary.num_draft_ids} of \
-its ids, trained on the target's own answers; an ordinary checkpoint of transformers
-(quantization: {settings.quantization}), and `paceline_draft.json` with the map of ids and all \
+its ids, trained on the target's own answers.
+An ordinary checkpoint of transformers (quantization: {settings.quantization}), and \
+`paceline_draft.json` with the map of ids and all
 figures. It changes no text, only the speed.
 
 ## Recipe
@@ -64,17 +65,19 @@ figures. It changes no text, only the speed.
 ```
 
 - Data: {figures["answers"]} answers of the target, {figures["answer_tokens"]} tokens, with its \
-most likely ids of each; made in {figures["data_seconds"]} s.
-- Training: {settings.steps} steps of about {settings.tokens_per_step} tokens, AdamW, highest \
-learning rate {settings.learning_rate:g}, matrix products in {settings.compute_dtype}, \
-rounded weights from {100 * settings.rounded_from:.0f} % of the steps on; \
-{figures["training_seconds"]} s.
-- Hardware: {hardware}.
+most likely ids of each;
+  made in {figures["data_seconds"]} s.
+- Training: {settings.steps} steps of about {settings.tokens_per_step} tokens \
+({figures["rounds"]} rounds over the answers), AdamW,
+  highest learning rate {settings.learning_rate:g}, matrix products in \
+{figures["compute_dtype"]}, rounded weights from
+  {100 * settings.rounded_from:.0f} % of the steps on; {figures["training_seconds"]} s.
+- Hardware: {hardware}. Seconds are by the clock, whatever else ran.
 
 ## Figures
 
-On {figures["num_prompts"]} held-out prompts of kinds that no training prompt is of, along the \
-target's greedy text ({figures["num_tokens"]} tokens), of the checkpoint as it is stored:
+On {figures["num_prompts"]} held-out prompts of kinds that no built-in training prompt is of, along
+the target's greedy text ({figures["num_tokens"]} tokens), of the checkpoint as it is stored:
 
 | | |
 |---|---|

@@ -30,7 +30,7 @@ from paceline.distillation.recipe import (
     keep_recipe,
     recipe_directory,
 )
-from paceline.distillation.training import Logits, Rounded, Training
+from paceline.distillation.training import Rounded, Training
 from paceline.distillation.vocabulary import choose_ids, coverage, id_weights
 from paceline.errors import ConfigError
 from paceline.runtime.draft_vocabulary import DraftVocabulary
@@ -50,6 +50,8 @@ from paceline.runtime.weight_rounding import rounded_weights
 from paceline.runtime.worker_model import WorkerModel, load_worker_model
 
 PAGE_SIZE = 16
+MAX_ROUNDS = 8
+"""Rounds over the same answers above which a user is warned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,21 @@ def distill(order: Order, progress: Progress) -> DraftVocabulary:
     order.work.mkdir(parents=True, exist_ok=True)
     if order.target.device != "cuda":
         keep_freed_memory()
+    prompts, label = _prompts(order)
     tokenizer = Tokenizer.load(order.target.path, order.target.revision)
     training = _whole(order.training, order.target, tokenizer)
-    answers, held_out = _answers(order, tokenizer, progress)
+    keep_recipe(
+        order.work / "data.json",
+        {
+            "target": order.target.path,
+            "dtype": order.target.dtype,
+            "tokenizer_fingerprint": tokenizer.fingerprint,
+            "prompts": label,
+            **asdict(order.data),
+        },
+        free=("num_prompts",),
+    )
+    answers, held_out = _answers(order, prompts, tokenizer, progress)
     gc.collect()  # the target, before the student is loaded
     recipe = {**asdict(training), "num_answers": len(answers)}
     place = recipe_directory(order.work, recipe, free=("checkpoint_steps",))
@@ -100,28 +114,21 @@ def _check_output(output: Path) -> None:
         raise ConfigError(f"--output: {output} has files in it and is no drafter")
 
 
+def _prompts(order: Order) -> tuple[list[Prompt], str]:
+    """What is asked, and what the recipe calls it."""
+    number = order.data.num_prompts
+    if order.prompts is None:
+        return built_in_prompts(number, order.data.seed), "built-in"
+    prompts = prompts_of_file(order.prompts)[:number]
+    digest = hashlib.sha256(order.prompts.read_bytes()).hexdigest()
+    return prompts, f"{order.prompts.name}, SHA-256 {digest}"
+
+
 def _answers(
-    order: Order, tokenizer: Tokenizer, progress: Progress
+    order: Order, prompts: Sequence[Prompt], tokenizer: Tokenizer, progress: Progress
 ) -> tuple[StoredAnswers, StoredAnswers]:
     """The target's answers to the training prompts and to the held-out ones."""
     settings = order.data
-    if order.prompts is None:
-        prompts, label = built_in_prompts(settings.num_prompts, settings.seed), "built-in"
-    else:
-        prompts = prompts_of_file(order.prompts)[: settings.num_prompts]
-        digest = hashlib.sha256(order.prompts.read_bytes()).hexdigest()
-        label = f"{order.prompts.name}, SHA-256 {digest}"
-    keep_recipe(
-        order.work / "data.json",
-        {
-            "target": order.target.path,
-            "dtype": order.target.dtype,
-            "tokenizer_fingerprint": tokenizer.fingerprint,
-            "prompts": label,
-            **asdict(settings),
-        },
-        free=("num_prompts",),
-    )
     questions = _questions(prompts, tokenizer, settings.temperatures, settings.max_prompt_tokens)
     held_out = _questions(held_out_prompts(), tokenizer, (0.0,), settings.max_prompt_tokens)
     if not questions or not held_out:
@@ -206,10 +213,20 @@ def _train(
     )
     judge = Judge(order.target, vocabulary, held_out, settings.quantization)
     untrained = _untrained_scores(judge, student, order.work, progress)
+    lessons = Lessons(answers, token_ids, input_ids)
+    rounds = settings.steps / len(lessons.batches(settings.tokens_per_step, settings.seed, 0))
+    if rounds > MAX_ROUNDS:
+        progress.say(
+            f"warning: --steps {settings.steps} are {rounds:.1f} rounds over the answers; after"
+            f" some {MAX_ROUNDS} a student learns them by heart: take more prompts or fewer steps"
+        )
+    compute_dtype = settings.compute_dtype
+    if compute_dtype == "auto":
+        compute_dtype = fast_compute_dtype(student.device)
     training = Training(
         student,
-        _logits_of(student, settings.compute_dtype),
-        Lessons(answers, token_ids, input_ids),
+        partial(_logits, student, compute_dtype),
+        lessons,
         settings,
         rounded=_rounded_of(student, settings.quantization),
     )
@@ -227,6 +244,8 @@ def _train(
         "answer_tokens": answers.num_answer_tokens,
         "data_seconds": round(float(answers.seconds.sum())),
         "training_seconds": round(training.seconds),
+        "rounds": round(rounds, 1),
+        "compute_dtype": compute_dtype,
     }
     vocabulary = replace(vocabulary, figures=figures)
     vocabulary.write(directory)
@@ -247,14 +266,8 @@ def _untrained_scores(judge: Judge, student: Any, work: Path, progress: Progress
     return found
 
 
-def _logits_of(student: Any, compute_dtype: str) -> Logits:
-    if compute_dtype == "auto":
-        compute_dtype = fast_compute_dtype(student.device)
-
-    def logits(lesson: Lesson) -> Tensor:
-        return student_logits(student, lesson.input_ids, lesson.rows, compute_dtype)
-
-    return logits
+def _logits(student: Any, compute_dtype: str, lesson: Lesson) -> Tensor:
+    return student_logits(student, lesson.input_ids, lesson.rows, compute_dtype)
 
 
 def _rounded_of(student: Any, quantization: str) -> Rounded:

@@ -141,7 +141,9 @@ def test_another_training_starts_anew_over_the_same_answers_and_other_data_is_re
     monkeypatch.setattr(run, "load_worker_model", None)  # nothing is left to ask the target
     distill(with_training(short, checkpoint_steps=1), quiet())
     assert set(short.work.glob("student-*")) == students
-    distill(with_training(short, steps=3), quiet())
+    log = io.StringIO()
+    distill(with_training(short, steps=9, tokens_per_step=100_000), Progress(log))
+    assert "--steps 9 are 9.0 rounds over the answers" in log.getvalue()
     assert len(set(short.work.glob("student-*"))) == len(students) + 1
 
 
