@@ -231,6 +231,8 @@ async def clear_leftovers(namespace: str) -> None:
     deadline = believe_after + LEFTOVER_TIMEOUT_S
     while leftovers := _living_actors(namespace):
         for name, actor in leftovers.items():
+            if actor is None:
+                continue
             owner = _owner_of(actor)
             if owner is not None and now() < believe_after:
                 continue
@@ -247,13 +249,19 @@ async def clear_leftovers(namespace: str) -> None:
 
 
 def _living_actors(namespace: str) -> dict[str, Any]:
-    """Handles of the actors of a deployment, however many replicas it had."""
-    living = {}
+    """Handles of the actors of a deployment, however many replicas it had; None for one of whose
+    program Ray has begun to clear away what there was.
+    """
+    living: dict[str, Any] = {}
     for actor in ray.util.list_named_actors(all_namespaces=True):
         if actor["namespace"] == namespace and is_actor_name(actor["name"]):
-            # It may end between being listed and being looked up.
-            with contextlib.suppress(ValueError):
-                living[actor["name"]] = ray.get_actor(actor["name"], namespace=namespace)
+            living[actor["name"]] = None
+            try:
+                # Ray 2.60 asserts where the actor's class is gone before the actor is.
+                with contextlib.suppress(AssertionError):
+                    living[actor["name"]] = ray.get_actor(actor["name"], namespace=namespace)
+            except ValueError:  # it has ended since it was listed
+                del living[actor["name"]]
     return living
 
 
