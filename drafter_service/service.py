@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from drafter_service.cascade import CascadeDrafter
@@ -19,13 +18,14 @@ from paceline.rpc.codec.drafter import DRAFTER_LINK
 from paceline.rpc.worker import WorkerCore, WorkerService, start_worker
 from paceline.runtime.draft_model import DraftModel, load_draft_model
 from paceline.runtime.grammar import GrammarEngine
+from paceline.runtime.short_thread import in_short_thread
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.telemetry.tracing import start_tracing
 
 
 async def start(config: Config) -> WorkerService:
     """Load and serve. Raises `StartupError` when the configuration cannot be served."""
-    drafter, tokenizer = await asyncio.to_thread(load_drafter, config.drafter)
+    drafter, tokenizer = await in_short_thread(load_drafter, config.drafter)
     return await serve(config, drafter, tokenizer)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from paceline.config import Config
 from paceline.rpc.codec.verifier import VERIFIER_LINK
 from paceline.rpc.worker import WorkerCore, WorkerService, start_worker
 from paceline.runtime.grammar import GrammarEngine
+from paceline.runtime.short_thread import in_short_thread
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.runtime.worker_model import load_worker_model
 from paceline.telemetry.tracing import Tracing, start_tracing
@@ -18,9 +17,9 @@ from verifier_service.verifier import Verifier
 async def start(config: Config) -> WorkerService:
     """Load and serve. Raises `StartupError` when the configuration cannot be served."""
     section = config.verifier
-    loaded = await asyncio.to_thread(load_worker_model, "verifier", section.model, section.runtime)
+    loaded = await in_short_thread(load_worker_model, "verifier", section.model, section.runtime)
     grammar = GrammarEngine(loaded.tokenizer)
-    await asyncio.to_thread(grammar.prepare)
+    await in_short_thread(grammar.prepare)
     tracing = start_tracing(config.telemetry.traces, "verifier")
     verifier = Verifier(loaded.runner, section, loaded.info, grammar, tracing)
     return await serve(config, verifier, loaded.tokenizer, tracing)
