@@ -19,7 +19,7 @@ from paceline.bench.summary import (
     RequestTimes,
     ServiceLevel,
     errors_of,
-    goodput,
+    num_good,
     percentiles,
 )
 from paceline.client import Client
@@ -158,7 +158,7 @@ def _figures(
     """One row. Times count from when a request was due, not from when it was sent."""
     done = [request for request in times if not request.error]
     seconds = max(request.ended_s for request in times) - min(request.due_s for request in times)
-    good = goodput(times, options.level, seconds)
+    good = num_good(times, options.level)
     return {
         "kind": kind,
         "amount": amount,
@@ -168,8 +168,8 @@ def _figures(
         "seconds": seconds,
         "requests_per_s": len(done) / seconds,
         "tokens_per_s": sum(len(request.token_s) for request in times) / seconds,
-        "goodput_per_s": good,
-        "good_share": good * seconds / len(times),
+        "goodput_per_s": good / seconds,
+        "good_share": good / len(times),
         **_named("ttft_ms", [request.ttft_s for request in done if request.token_s]),
         **_named("itl_ms", [gap for request in done for gap in request.gaps_s]),
         **_named("tpot_ms", [request.per_token_s for request in done if request.token_s]),

@@ -79,9 +79,10 @@ class ServiceLevel:
         return in_time and (self.itl_s is None or request.per_token_s <= self.itl_s)
 
 
-def goodput(requests: Iterable[RequestTimes], level: ServiceLevel, seconds: float) -> float:
-    """Requests a second that met the service level (Zhong et al. 2024, DistServe)."""
-    return sum(level.is_met(request) for request in requests) / seconds
+def num_good(requests: Iterable[RequestTimes], level: ServiceLevel) -> int:
+    """Requests that met the service level; a second, they are the goodput (Zhong et al. 2024,
+    DistServe)."""
+    return sum(level.is_met(request) for request in requests)
 
 
 def errors_of(requests: Iterable[RequestTimes]) -> dict[str, int]:

@@ -48,6 +48,15 @@ def distill(  # noqa: PLR0917  (typer's parameters are named options)
     num_prompts: Annotated[
         int, option("How many are answered; may grow later.", DATA, min=1, max=1_000_000)
     ] = _DATA.num_prompts,
+    own_questions: Annotated[
+        int,
+        option(
+            "Questions more, which a chat model asks itself; may grow later.",
+            DATA,
+            min=0,
+            max=1_000_000,
+        ),
+    ] = _DATA.num_own_questions,
     max_prompt_tokens: Annotated[
         int, option("Longer prompts are left out.", DATA, min=1, max=1_000_000)
     ] = _DATA.max_prompt_tokens,
@@ -111,6 +120,7 @@ def distill(  # noqa: PLR0917  (typer's parameters are named options)
             "prompts": prompts,
             "data": DataSettings(
                 num_prompts=num_prompts,
+                num_own_questions=own_questions,
                 max_prompt_tokens=max_prompt_tokens,
                 max_answer_tokens=max_answer_tokens,
                 temperatures=tuple(_numbers(temperatures, "--temperatures", float)),

@@ -21,19 +21,22 @@ HELD_OUT_TOP = 256
 
 def make_answers(
     work: Path,
+    name: str,
     questions: Sequence[Question],
     *,
     target: Callable[[], WorkerModel],
     settings: DataSettings,
     progress: Progress,
-) -> StoredAnswers:
-    """Answer all questions; those of files that are in `work` already are not asked again, and
-    the target is not even loaded where all are."""
-    paths = []
-    with progress.bar("answers", len(questions), "prompts") as bar:
+) -> list[Path]:
+    """Answer all questions, into files of that name; those of files that are in `work` already are
+    not asked again, and the target is not even loaded where all are."""
+    paths: list[Path] = []
+    if not questions:
+        return paths
+    with progress.bar(name, len(questions), "prompts") as bar:
         for first in range(0, len(questions), QUESTIONS_A_FILE):
             part = questions[first : first + QUESTIONS_A_FILE]
-            path = work / f"answers-{first:06}-{first + len(part):06}.npz"
+            path = work / f"{name}-{first:06}-{first + len(part):06}.npz"
             if not path.exists():
                 started = time.monotonic()
                 model = target()
@@ -51,7 +54,7 @@ def make_answers(
             else:
                 bar.advance(len(part))
             paths.append(path)
-    return StoredAnswers.load(paths)
+    return paths
 
 
 def make_held_out(

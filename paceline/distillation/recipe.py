@@ -17,12 +17,14 @@ from paceline.errors import ConfigError
 class DataSettings:
     """What decides the answers of a target.
 
-    `num_prompts` are answered with at most `max_answer_tokens`, at the `temperatures` in turn;
-    prompts of more than `max_prompt_tokens` are left out. The target's `num_top` most likely ids
-    are kept for each token. `num_live` answers are written at a time.
+    `num_prompts`, and `num_own_questions` that the target asks itself, are answered with at most
+    `max_answer_tokens`, at the `temperatures` in turn; prompts of more than `max_prompt_tokens` are
+    left out. The target's `num_top` most likely ids are kept for each token. `num_live` answers are
+    written at a time.
     """
 
     num_prompts: int = 1920
+    num_own_questions: int = 0
     max_prompt_tokens: int = 512
     max_answer_tokens: int = 256
     temperatures: tuple[float, ...] = (0.0, 0.6, 0.0, 1.0)

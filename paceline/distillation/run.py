@@ -16,12 +16,13 @@ from torch import Tensor
 
 from paceline.config import ModelConfig, RuntimeConfig
 from paceline.distillation.answer_store import StoredAnswers
-from paceline.distillation.answers import Question
+from paceline.distillation.answers import Question, longest
 from paceline.distillation.data import HELD_OUT_ANSWER_TOKENS, make_answers, make_held_out
 from paceline.distillation.delivery import README, cost_figures, deliver, readme
 from paceline.distillation.held_out import held_out_prompts
 from paceline.distillation.judging import Judge
 from paceline.distillation.lessons import Lesson, Lessons
+from paceline.distillation.own_questions import own_questions
 from paceline.distillation.progress import Progress
 from paceline.distillation.prompts import Prompt, built_in_prompts, prompts_of_file
 from paceline.distillation.recipe import (
@@ -89,7 +90,7 @@ def distill(order: Order, progress: Progress) -> DraftVocabulary:
             "prompts": label,
             **asdict(order.data),
         },
-        free=("num_prompts",),
+        free=("num_prompts", "num_own_questions"),
     )
     answers, held_out = _answers(order, prompts, tokenizer, progress)
     gc.collect()  # the target, before the student is loaded
@@ -130,19 +131,19 @@ def _answers(
     """The target's answers to the training prompts and to the held-out ones."""
     settings = order.data
     questions = _questions(prompts, tokenizer, settings.temperatures, settings.max_prompt_tokens)
+    own = own_questions(tokenizer, settings)
     held_out = _questions(held_out_prompts(), tokenizer, (0.0,), settings.max_prompt_tokens)
     if not questions or not held_out:
         raise ConfigError(
             f"--max-prompt-tokens: no prompt has at most {settings.max_prompt_tokens} tokens"
         )
-    longest = max(len(each.token_ids) for each in (*questions, *held_out))
-    longest += max(settings.max_answer_tokens, HELD_OUT_ANSWER_TOKENS)
-    load = cache(partial(_load_target, order.target, longest, settings.num_live))
+    max_tokens = max(settings.max_answer_tokens, HELD_OUT_ANSWER_TOKENS)
+    most = max(longest(each, max_tokens) for each in (*questions, *own, *held_out))
+    load = cache(partial(_load_target, order.target, most, settings.num_live))
     stage: dict[str, Any] = {"target": load, "settings": settings, "progress": progress}
-    return (
-        make_answers(order.work, questions, **stage),
-        make_held_out(order.work, held_out, **stage),
-    )
+    paths = make_answers(order.work, "answers", questions, **stage)
+    paths += make_answers(order.work, "own-questions", own, **stage)
+    return StoredAnswers.load(paths), make_held_out(order.work, held_out, **stage)
 
 
 def _questions(
@@ -159,13 +160,13 @@ def _questions(
     ]
 
 
-def _load_target(target: ModelConfig, longest: int, num_live: int) -> WorkerModel:
-    pages = -(-longest // PAGE_SIZE)
+def _load_target(target: ModelConfig, most: int, num_live: int) -> WorkerModel:
+    pages = -(-most // PAGE_SIZE)
     runtime = RuntimeConfig(page_size=PAGE_SIZE, kv_tokens=num_live * pages * PAGE_SIZE)
     model = load_worker_model("target", target, runtime)
-    if longest > model.info.context_length:
+    if most > model.info.context_length:
         raise ConfigError(
-            f"--max-answer-tokens: prompts and answers take up to {longest} tokens, and the"
+            f"--max-answer-tokens: prompts and answers take up to {most} tokens, and the"
             f" context of {target.path} is {model.info.context_length}"
         )
     return model

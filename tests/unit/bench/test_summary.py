@@ -13,8 +13,8 @@ from paceline.bench.summary import (
     RequestTimes,
     ServiceLevel,
     errors_of,
-    goodput,
     median_of,
+    num_good,
     percentile,
     percentiles,
 )
@@ -67,7 +67,7 @@ def test_a_request_is_good_within_every_limit(level: ServiceLevel, good: bool) -
     assert level.is_met(request(10.5, 10.75, 11.0)) is good
 
 
-def test_goodput_counts_good_requests_a_second_and_no_failed_one() -> None:
+def test_good_requests_are_counted_and_no_failed_one() -> None:
     requests = [
         request(10.1, 10.2),
         request(12.5, 12.6),  # late
@@ -76,5 +76,5 @@ def test_goodput_counts_good_requests_a_second_and_no_failed_one() -> None:
         request(error="UNAVAILABLE"),
         request(10.4),
     ]
-    assert goodput(requests, ServiceLevel(ttft_s=1.0), 4.0) == 0.5
+    assert num_good(requests, ServiceLevel(ttft_s=1.0)) == 2
     assert errors_of(requests) == {"RESOURCE_EXHAUSTED": 1, "UNAVAILABLE": 2}

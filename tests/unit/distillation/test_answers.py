@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from support.tiny_models import tiny_loaded
 
 from paceline.config import RuntimeConfig
 from paceline.distillation.answer_store import StoredAnswers
-from paceline.distillation.answers import Answer, Question, answer_all
+from paceline.distillation.answers import Answer, Asker, Question, answer_all, longest
 from paceline.runtime.model_runner import ModelRunner
 from paceline.runtime.runner import Chunk
 from paceline.runtime.runner_factory import build_runner
@@ -105,6 +106,40 @@ def test_drawn_answers_follow_from_the_seed_and_the_targets_probabilities(
         expected = float(probs[token_id])
         spread = (expected * (1 - expected) / len(answers)) ** 0.5
         assert abs(float((firsts == token_id).double().mean()) - expected) < 4 * spread
+
+
+def test_a_target_asks_itself_and_answers_after_the_header(runner: ModelRunner) -> None:
+    """Its turn is over with the end that the template sets, and the answer is as long as others."""
+    plain = questions(8)
+    said = ask(runner, plain)
+    end = said[0].answer_ids[2]
+    asker = Asker(end_id=end, header_ids=(21, 22), max_tokens=4, temperature=0.0)
+    asked = [Question(each.token_ids, 0.0, asker) for each in plain]
+    found = ask(runner, asked)
+    assert found[0].answer_ids[:5] == (*said[0].answer_ids[:3], 21, 22)
+    for before, question, answer in zip(said, asked, found, strict=True):
+        turn = before.answer_ids[: asker.max_tokens]
+        if end not in turn:
+            assert answer.answer_ids == turn
+            continue
+        opened = (*turn[: turn.index(end) + 1], 21, 22)
+        assert answer.answer_ids[: len(opened)] == opened
+        assert len(answer.answer_ids) == len(opened) + MAX_TOKENS
+        assert len(question.token_ids) + len(answer.answer_ids) <= longest(question, MAX_TOKENS)
+        logits = alone(runner, question, answer)
+        assert answer.answer_ids[len(opened) :] == tuple(
+            logits[len(opened) :].argmax(dim=1).tolist()
+        )
+        top = logits.softmax(dim=1).topk(8)
+        torch.testing.assert_close(answer.top_probs.float(), top.values, atol=2e-3, rtol=0)
+
+
+def test_a_question_is_drawn_at_its_own_temperature(runner: ModelRunner) -> None:
+    asker = Asker(end_id=63, header_ids=(), max_tokens=4, temperature=1.0)
+    drawn = ask(runner, [Question((5, 9, 11), 0.0, asker)] * 20)
+    assert len({each.answer_ids[0] for each in drawn}) > 1
+    cold = ask(runner, [Question((5, 9, 11), 1.0, replace(asker, temperature=0.0))] * 20)
+    assert len({each.answer_ids[:1] for each in cold}) == 1
 
 
 def test_what_was_open_is_given_back_when_a_pass_fails(
