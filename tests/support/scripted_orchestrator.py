@@ -81,15 +81,15 @@ class ScriptedOrchestrator(orchestrator_pb2_grpc.OrchestratorServicer):
     def Generate(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
+        # First of all: where the call ends while this waits to be asked, it never runs again.
+        if self.endless and not context.add_callback(self.cancelled.set):
+            self.cancelled.set()
         yield from self.responses
         if self.error is not None:
             context.abort(*self.error)
         if self.endless:
-            ended = threading.Event()
-            context.add_callback(ended.set)
-            while not ended.wait(0.01):
+            while not self.cancelled.wait(0.01):
                 yield orchestrator_pb2.GenerateResponse(tokens=TOKENS[:1])
-            self.cancelled.set()
 
     def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
         if self.error is not None:
