@@ -15,23 +15,18 @@ from typing import Any
 
 from orchestrator.affinity import Demand
 from orchestrator.answer_trace import AnswerTrace
-from orchestrator.feature_flow import FeatureFlow, asks_for_features
-from orchestrator.pacing import Pacing
+from orchestrator.draft_side import DraftSide
 from orchestrator.relay_settings import RelaySettings
-from orchestrator.router import DrafterWorker, Router, VerifierWorker
+from orchestrator.router import Router, VerifierWorker
 from orchestrator.session import Session
-from orchestrator.window_controller import WindowController, WindowPlan
 from orchestrator.worker import WorkerSession
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
-from paceline.features import Features
 from paceline.logs import context_fields
 from paceline.rpc.status import error_from_code
 from paceline.sampling.params import SamplingParams
 from paceline.types import (
-    Advance,
     Credit,
     DraftBlock,
-    DrafterEvent,
     DrafterReply,
     OpenSession,
     PromptFeatures,
@@ -76,11 +71,9 @@ class Relay:
         self.session = Session(prompt_length=len(prompt), tokens=list(prompt))
         self.drafter_answered = False
         """Whether a drafter has taken part, if only to say that it has nothing to propose."""
-        self._had_drafter = False
         self.first_token_s: float | None = None
         """Seconds from `start` to the first committed token."""
         self._prompt_logprobs: list[TokenLogprobs] = []
-        self._features = FeatureFlow()
         self._sends_features = False
         """Whether the verifier's session was opened to send features."""
         self._trace = trace
@@ -94,8 +87,14 @@ class Relay:
         self._sampling = sampling
         self._settings = settings
         self._verifier: WorkerSession[VerifierEvent, VerifierReply] | None = None
-        self._pacing: Pacing | None = None
-        self._drafter: WorkerSession[DrafterEvent, DrafterReply] | None = None
+        self._drafts = DraftSide(
+            router,
+            self.session,
+            sampling,
+            settings,
+            on_reply=self._on_draft,
+            on_lost=self._on_drafter_lost,
+        )
         self._verdicts: asyncio.Queue[Verdict | PacelineError] = asyncio.Queue()
         self._committed_limit = len(prompt) + settings.commit_credit
         self._lost_verifier: VerifierWorker | None = None
@@ -110,9 +109,7 @@ class Relay:
     @property
     def window(self) -> int | None:
         """The present speculation window; None while no drafter takes part."""
-        if self._drafter is None:
-            return None
-        return self._settings.window if self._pacing is None else self._pacing.plan.window
+        return self._drafts.window
 
     # --- life -------------------------------------------------------------------------------
 
@@ -129,7 +126,8 @@ class Relay:
         self._is_counted = True
         self._open_drafter(verifier)
         self._open_verifier(verifier)
-        self._set_patience()
+        if self._drafts.patience_s is not None:
+            self._set_speculation()
         self._stop_listening = self._router.listen(self._follow_router)
 
     async def verdicts(self) -> AsyncIterator[Verdict]:
@@ -168,16 +166,13 @@ class Relay:
         if self._is_counted:
             self._is_counted = False
             self._router.count_session(-1)
-        if self._verifier is not None or self._drafter is not None:
+        if self._verifier is not None or self._drafts.is_open:
             self._demand = self._demand.grown(self.session.tokens)
         if self._verifier is not None:
             self._router.served_by(self._verifier.worker, self._demand)
             self._verifier.close()
             self._verifier = None
-        if self._drafter is not None:
-            self._router.served_by(self._drafter.worker, self._demand)
-            self._drafter.close()
-            self._drafter = None
+        self._drafts.end(self._demand)
 
     # --- the pipeline -----------------------------------------------------------------------
 
@@ -193,8 +188,7 @@ class Relay:
         if self._trace is not None:
             self._trace.drafted(reply, is_taken=is_taken)
         if is_taken and self._verifier is not None:
-            if self._pacing is not None:
-                self._pacing.drafted(reply, self._committed_at(reply), time.monotonic())
+            self._drafts.relayed(reply, self._committed_at(reply), time.monotonic())
             self._send_verifier(replace(reply, session_id=self._verifier.session_id))
         else:
             self.session.counts.dropped += len(reply.token_ids)
@@ -211,7 +205,7 @@ class Relay:
             self._prompt_logprobs += reply.logprobs[repeated:]
             return
         if isinstance(reply, PromptFeatures):
-            self._tell_features(reply.features)
+            self._drafts.tell_features(reply.features)
             return
         if self.first_token_s is None:
             self.first_token_s = time.monotonic() - self._started
@@ -220,9 +214,9 @@ class Relay:
         if self._trace is not None:
             self._trace.judged(reply)
         if reply.finish_reason is not None:
-            self._tell_last(reply)
+            self._drafts.tell_last(reply)
             self._end()
-        elif self._drafter is not None:
+        elif self._drafts.is_open:
             self._advance_drafter(reply)
         self._verdicts.put_nowait(reply)
 
@@ -231,64 +225,19 @@ class Relay:
         return self.session.tokens[block.base : block.base + len(block.token_ids)]
 
     def _advance_drafter(self, verdict: Verdict) -> None:
-        """Tell the drafter what became final, and how far to speculate from here."""
-        assert self._drafter is not None
-        advance = Advance(
-            self._drafter.session_id,
-            verdict.epoch,
-            verdict.base,
-            verdict.token_ids,
-            features=self._features.fresh(verdict.features),
-        )
-        if self._pacing is not None:
-            now = time.monotonic()
-            live = 1 if self._verifier is None else self._verifier.worker.num_sessions
-            before, plan = self._pacing.plan, self._pacing.judged(verdict, live, now)
-            if plan != before:
-                advance = replace(
-                    advance,
-                    window=plan.window,
-                    num_speculative_tokens=plan.num_speculative_tokens,
-                )
-                self._set_speculation()
-            self._pacing.advanced(len(self.session.tokens), now)
-        self._send_drafter(advance)
-
-    def _tell_features(self, features: Features) -> None:
-        """Of tokens that the drafter has been told already."""
-        fresh = self._features.fresh(features)
-        if self._drafter is not None and fresh is not None:
-            length = len(self.session.tokens)
-            session_id, epoch = self._drafter.session_id, self.session.epoch
-            self._send_drafter(Advance(session_id, epoch, length, (), features=fresh))
-
-    def _asks_for_features(self, verifier: VerifierWorker) -> bool:
-        """Whether the session's drafter drafts from this verifier's features."""
-        return self._drafter is not None and asks_for_features(
-            self._drafter.worker.info, verifier.info
-        )
-
-    def _tell_last(self, verdict: Verdict) -> None:
-        """What a generation ends with is final too: the drafter keeps it for the next turn, and its
-        spans say which drafts were kept."""
-        if self._drafter is not None:
-            session_id = self._drafter.session_id
-            advance = Advance(session_id, verdict.epoch, verdict.base, verdict.token_ids, window=0)
-            self._send_drafter(advance)
-
-    def _set_patience(self) -> None:
-        """Tell a verifier that knows of the drafter already, if the plan has a patience."""
-        if self._pacing is not None and self._pacing.plan.patience_s is not None:
+        """Tell the drafter what became final, and both workers how to speculate from here."""
+        live = 1 if self._verifier is None else self._verifier.worker.num_sessions
+        if self._drafts.advance(verdict, live_sessions=live, now=time.monotonic()):
             self._set_speculation()
 
     def _set_speculation(self) -> None:
         if self._verifier is not None:
-            patience_s = None if self._pacing is None else self._pacing.plan.patience_s
+            patience_s = self._drafts.patience_s
             patience_us = None if patience_s is None else int(patience_s * 1e6)
             self._send_verifier(
                 SetSpeculation(
                     self._verifier.session_id,
-                    enabled=self._drafter is not None,
+                    enabled=self._drafts.is_open,
                     patience_us=patience_us,
                 )
             )
@@ -296,10 +245,6 @@ class Relay:
     def _send_verifier(self, event: VerifierEvent) -> None:
         if self._verifier is not None:
             self.session.counts.bytes_verifier += self._verifier.send(event)
-
-    def _send_drafter(self, event: DrafterEvent) -> None:
-        if self._drafter is not None:
-            self.session.counts.bytes_drafter += self._drafter.send(event)
 
     def _opening(self, session_id: int, epoch: int, worker: VerifierWorker) -> OpenSession:
         info = worker.info
@@ -311,7 +256,7 @@ class Relay:
             session_id=session_id,
             epoch=epoch,
             committed_limit=self._committed_limit,
-            speculation=self._drafter is not None,
+            speculation=self._drafts.is_open,
         )
 
     def _traced(self, session: WorkerSession[Any, Any], opening: OpenSession) -> OpenSession:
@@ -324,85 +269,45 @@ class Relay:
 
     def _follow_router(self) -> None:
         """A drafter may have come back, or the load may allow drafts no more, or again."""
-        if self._drafter is not None and not self._router.allows_drafts:
+        if self._drafts.is_open and not self._router.allows_drafts:
             self._drop_drafter()
         else:
             self._attach_drafter()
 
     def _drop_drafter(self) -> None:
         """Go on without drafts until the load is lower."""
-        assert self._drafter is not None
-        self._drafter.close()
-        self._drafter = self._pacing = None
+        self._drafts.close()
         self._set_speculation()
 
     def _attach_drafter(self) -> None:
         """Resume drafting when a drafter is there."""
-        if self._is_over or self._drafter is not None or self._verifier is None:
+        if self._is_over or self._drafts.is_open or self._verifier is None:
             return
         if self._open_drafter(self._verifier.worker):
             self._set_speculation()
 
     def _open_drafter(self, verifier: VerifierWorker) -> bool:
-        """Open the session on a drafter, if speculation is on and one is connected."""
-        worker: DrafterWorker | None = self._router.drafter(self._demand)
-        if not self._settings.speculation or worker is None:
-            return False
-        self._router.served_by(worker, self._demand)
-        epoch = self.session.begin_epoch() if self._had_drafter else self.session.epoch
-        self._had_drafter = True
-        self._drafter = worker.open_session(
-            self._on_draft, self._on_drafter_lost, num_tokens=self._demand.num_tokens
-        )
-        opening = self._opening(self._drafter.session_id, epoch, verifier)
-        self._features.restart()
-        if self._asks_for_features(verifier) and (self._verifier is None or self._sends_features):
-            opening = replace(opening, features=True)
-        self._send_drafter(self._traced(self._drafter, opening))
-        self._start_pacing(verifier)
-        if self._pacing is not None:  # the opening's window is the limit, not where to start
-            self._restart_drafter(epoch)
-        return True
+        """Open the session on a drafter, if there is one to draft for this verifier."""
 
-    def _start_pacing(self, verifier: VerifierWorker) -> None:
-        """Begin with what is known of this verifier and drafter."""
-        settings = self._settings
-        if not settings.adaptive or self._drafter is None:
-            return
-        experience = self._router.experience(verifier, self._drafter.worker)
-        start = WindowPlan(settings.num_speculative_tokens, settings.start_window, patience_s=None)
-        controller = WindowController(
-            experience,
-            max_window=settings.window,
-            start=start,
-            sessions=verifier.num_sessions + (self._verifier is None),
-            is_deterministic=self._sampling.is_deterministic,
-        )
-        self._pacing = Pacing(controller, experience.cost)
+        def opening(session: WorkerSession[Any, Any], epoch: int) -> OpenSession:
+            return self._traced(session, self._opening(session.session_id, epoch, verifier))
 
-    def _restart_drafter(self, epoch: int) -> None:
-        """Tell the drafter to draft from the committed tokens in this epoch."""
-        if self._drafter is None:
-            return
-        advance = Advance(self._drafter.session_id, epoch, len(self.session.tokens), ())
-        if self._pacing is not None:
-            plan = self._pacing.plan
-            advance = replace(
-                advance,
-                window=plan.window,
-                num_speculative_tokens=plan.num_speculative_tokens,
-            )
-        self._send_drafter(advance)
+        return self._drafts.open(
+            verifier,
+            self._demand,
+            opening,
+            is_first=self._verifier is None,
+            may_have_features=self._verifier is None or self._sends_features,
+        )
 
     def _on_drafter_lost(self, error: PacelineError) -> None:
         """Go on without drafts. A session that the drafter refuses is not offered again."""
         logger.debug("a session goes on without drafts: %s", error, extra=self._about)
         if self._trace is not None:
             self._trace.lost("drafter", error)
-        self._drafter = None
+        self._drafts.lost()
         if not isinstance(error, UnavailableError):
-            self._settings = replace(self._settings, speculation=False)
-        self._pacing = None
+            self._drafts.refuse()
         self._set_speculation()
 
     # --- the verifier is lost and replaced --------------------------------------------------
@@ -413,7 +318,7 @@ class Relay:
         )
         self._router.served_by(worker, self._demand)
         opening = self._opening(self._verifier.session_id, self.session.epoch, worker)
-        self._sends_features = self._asks_for_features(worker)
+        self._sends_features = self._drafts.asks_for_features(worker)
         opening = replace(opening, features=self._sends_features)
         self._send_verifier(self._traced(self._verifier, opening))
 
@@ -426,12 +331,11 @@ class Relay:
             return
         if self._trace is not None:
             self._trace.lost("verifier", error)
-        if self.session.counts.drafted and self._drafter and is_about_a_block(error):
+        if self.session.counts.drafted and self._drafts.is_open and is_about_a_block(error):
             # A faulty drafter costs the session its drafts, not its life.
             logger.warning("a session goes on without its drafter: %s", error, extra=self._about)
-            self._drafter.close()
-            self._drafter = self._pacing = None
-            self._settings = replace(self._settings, speculation=False)
+            self._drafts.close()
+            self._drafts.refuse()
         elif error.code not in RETRIED_CODES or self._reopenings >= MAX_REOPENINGS:
             self._fail(error)
             return
@@ -453,10 +357,10 @@ class Relay:
             logger.exception("a session could not be reopened", extra=self._about)
             self._fail(PacelineError(describe_error(error)[1]))
             return
-        if self._drafter is not None:  # its outstanding drafts went to a verifier that is gone
-            self._start_pacing(worker)
-            self._set_patience()
-            self._restart_drafter(epoch)
+        if self._drafts.is_open:
+            self._drafts.go_on(worker, epoch)
+            if self._drafts.patience_s is not None:
+                self._set_speculation()
         else:
             self._attach_drafter()
 

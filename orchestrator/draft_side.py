@@ -1,0 +1,209 @@
+"""The drafter's side of one generation: opened, told what becomes final, lost and replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from orchestrator.affinity import Demand
+from orchestrator.feature_flow import FeatureFlow, asks_for_features
+from orchestrator.pacing import Pacing
+from orchestrator.relay_settings import RelaySettings
+from orchestrator.router import Router, VerifierWorker
+from orchestrator.session import Session
+from orchestrator.window_controller import WindowController, WindowPlan
+from orchestrator.worker import WorkerSession
+from paceline.errors import PacelineError
+from paceline.features import Features
+from paceline.sampling.params import SamplingParams
+from paceline.types import Advance, DraftBlock, DrafterEvent, DrafterReply, OpenSession, Verdict
+
+
+class DraftSide:
+    """A generation's session on a drafter, while it has one.
+
+    `on_reply` and `on_lost` hear what the drafter says; whoever listens calls `lost`.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        session: Session,
+        sampling: SamplingParams,
+        settings: RelaySettings,
+        *,
+        on_reply: Callable[[DrafterReply, int], None],
+        on_lost: Callable[[PacelineError], None],
+    ) -> None:
+        self._router = router
+        self._session = session
+        self._is_deterministic = sampling.is_deterministic
+        self._settings = settings
+        self._is_wanted = settings.speculation
+        self._had_one = False
+        self._worker: WorkerSession[DrafterEvent, DrafterReply] | None = None
+        self._pacing: Pacing | None = None
+        self._features = FeatureFlow()
+        self._on_reply = on_reply
+        self._on_lost = on_lost
+
+    # --- what it is like --------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a drafter takes part."""
+        return self._worker is not None
+
+    @property
+    def window(self) -> int | None:
+        """The present speculation window; None while no drafter takes part."""
+        if self._worker is None:
+            return None
+        return self._settings.window if self._pacing is None else self._pacing.plan.window
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long the verifier shall wait for drafts; None leaves it to the verifier."""
+        return None if self._pacing is None else self._pacing.plan.patience_s
+
+    def asks_for_features(self, verifier: VerifierWorker) -> bool:
+        """Whether the drafter drafts from this verifier's features."""
+        return self._worker is not None and asks_for_features(
+            self._worker.worker.info, verifier.info
+        )
+
+    # --- it comes and goes ------------------------------------------------------------------
+
+    def open(
+        self,
+        verifier: VerifierWorker,
+        demand: Demand,
+        opening: Callable[[WorkerSession[DrafterEvent, DrafterReply], int], OpenSession],
+        *,
+        is_first: bool,
+        may_have_features: bool,
+    ) -> bool:
+        """Open the session on a drafter, if speculation is on and one is connected.
+
+        `opening` makes what it is told, of its session and an epoch. `is_first` if the verifier
+        has not been opened yet.
+        """
+        worker = self._router.drafter(demand)
+        if not self._is_wanted or worker is None:
+            return False
+        self._router.served_by(worker, demand)
+        epoch = self._session.begin_epoch() if self._had_one else self._session.epoch
+        self._had_one = True
+        self._worker = worker.open_session(
+            self._on_reply, self._on_lost, num_tokens=demand.num_tokens
+        )
+        self._features.restart()
+        told = opening(self._worker, epoch)
+        if may_have_features and self.asks_for_features(verifier):
+            told = replace(told, features=True)
+        self._send(told)
+        self._start_pacing(verifier, sessions=verifier.num_sessions + is_first)
+        if self._pacing is not None:  # the opening's window is the limit, not where to start
+            self._begin(epoch)
+        return True
+
+    def go_on(self, verifier: VerifierWorker, epoch: int) -> None:
+        """Draft from the committed tokens in this epoch, for a verifier that replaces another:
+        what was outstanding went to one that is gone."""
+        self._start_pacing(verifier, sessions=verifier.num_sessions)
+        self._begin(epoch)
+
+    def lost(self) -> None:
+        """The drafter is gone, or has freed the session."""
+        self._worker = self._pacing = None
+
+    def close(self) -> None:
+        """Free the session on the drafter. Idempotent."""
+        if self._worker is not None:
+            self._worker.close()
+        self.lost()
+
+    def end(self, demand: Demand) -> None:
+        """The same at the end of the generation, whose KV stays there for another turn."""
+        if self._worker is not None:
+            self._router.served_by(self._worker.worker, demand)
+        self.close()
+
+    def refuse(self) -> None:
+        """Ask no drafter again."""
+        self._is_wanted = False
+
+    def _start_pacing(self, verifier: VerifierWorker, *, sessions: int) -> None:
+        """Begin with what is known of this verifier and drafter."""
+        settings = self._settings
+        if not settings.adaptive or self._worker is None:
+            return
+        experience = self._router.experience(verifier, self._worker.worker)
+        controller = WindowController(
+            experience,
+            max_window=settings.window,
+            start=WindowPlan(
+                settings.num_speculative_tokens, settings.start_window, patience_s=None
+            ),
+            sessions=sessions,
+            is_deterministic=self._is_deterministic,
+        )
+        self._pacing = Pacing(controller, experience.cost)
+
+    def _begin(self, epoch: int) -> None:
+        if self._worker is not None:
+            length = len(self._session.tokens)
+            self._send(self._with_plan(Advance(self._worker.session_id, epoch, length, ())))
+
+    # --- what it is told --------------------------------------------------------------------
+
+    def relayed(self, block: DraftBlock, committed: list[int], now: float) -> None:
+        """A block goes on to the verifier; `committed` are the tokens at its positions so far."""
+        if self._pacing is not None:
+            self._pacing.drafted(block, committed, now)
+
+    def advance(self, verdict: Verdict, *, live_sessions: int, now: float) -> bool:
+        """Tell it what became final, and how far to speculate from here; whether that changed."""
+        assert self._worker is not None
+        advance = Advance(
+            self._worker.session_id,
+            verdict.epoch,
+            verdict.base,
+            verdict.token_ids,
+            features=self._features.fresh(verdict.features),
+        )
+        has_changed = False
+        if self._pacing is not None:
+            before = self._pacing.plan
+            has_changed = self._pacing.judged(verdict, live_sessions, now) != before
+            if has_changed:
+                advance = self._with_plan(advance)
+            self._pacing.advanced(len(self._session.tokens), now)
+        self._send(advance)
+        return has_changed
+
+    def tell_features(self, features: Features) -> None:
+        """Of tokens that it has been told already."""
+        fresh = self._features.fresh(features)
+        if self._worker is not None and fresh is not None:
+            session_id, length = self._worker.session_id, len(self._session.tokens)
+            self._send(Advance(session_id, self._session.epoch, length, (), features=fresh))
+
+    def tell_last(self, verdict: Verdict) -> None:
+        """What a generation ends with is final too: the drafter keeps it for the next turn, and its
+        spans say which drafts were kept."""
+        if self._worker is not None:
+            session_id, base = self._worker.session_id, verdict.base
+            self._send(Advance(session_id, verdict.epoch, base, verdict.token_ids, window=0))
+
+    def _with_plan(self, advance: Advance) -> Advance:
+        if self._pacing is None:
+            return advance
+        plan = self._pacing.plan
+        return replace(
+            advance, window=plan.window, num_speculative_tokens=plan.num_speculative_tokens
+        )
+
+    def _send(self, event: DrafterEvent) -> None:
+        if self._worker is not None:
+            self._session.counts.bytes_drafter += self._worker.send(event)
