@@ -16,6 +16,7 @@ MakeDir = Callable[..., Path]
 Reference = Callable[..., list[int]]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Where several processes share the tests, Ray is started by one of them."""
     for item in items:
