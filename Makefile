@@ -35,8 +35,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Five prompts and a summary, with and without speculation, on a local Ray
 	$(BIN)/python -m demo $(DEMO_FLAGS)
 
-test: $(STAMP)  ## The whole test suite, in two processes of one thread
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_FLAGS)
+test: $(STAMP)  ## The whole test suite: two processes of one thread, then what is on Ray
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_FLAGS) tests/unit tests/statistical tests/service
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/cluster tests/e2e
 
 check: $(STAMP)  ## Style, types, who imports whom, generated stubs
 	$(BIN)/ruff check .

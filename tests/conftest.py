@@ -9,19 +9,8 @@ from typing import Any
 
 import pytest
 
-ON_RAY = ("cluster", "e2e")
-"""Folders whose tests share a Ray cluster: one process runs them all."""
-
 MakeDir = Callable[..., Path]
 Reference = Callable[..., list[int]]
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Where several processes share the tests, Ray is started by one of them."""
-    for item in items:
-        if item.path.parent.name in ON_RAY:
-            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="session")
