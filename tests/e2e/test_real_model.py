@@ -16,7 +16,7 @@ from paceline.config import Config, parse_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-WINDOWS = {"ngram": (1, 4, 12), "same weights in nf4": (1, 4, 12), "random tiny model": (4,)}
+WINDOWS = {"ngram": (1, 4, 12), "same weights in nf4": (1, 12), "random tiny model": (4,)}
 
 
 def configuration(target: Path, drafter: dict[str, Any]) -> Config:
