@@ -94,7 +94,9 @@ def distill(order: Order, progress: Progress) -> DraftVocabulary:
     )
     answers, held_out = _answers(order, prompts, tokenizer, progress)
     gc.collect()  # the target, before the student is loaded
-    recipe = {**asdict(training), "num_answers": len(answers)}
+    # As many answers of another mixture make another student.
+    own = order.data.num_own_questions
+    recipe = {**asdict(training), "num_answers": len(answers), "num_own_questions": own}
     place = recipe_directory(order.work, recipe, free=("checkpoint_steps",))
     return _train(
         replace(order, work=place, training=training),

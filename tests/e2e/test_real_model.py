@@ -16,7 +16,7 @@ from paceline.config import Config, parse_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-WINDOWS = {"ngram": (1, 4, 12), "same weights in nf4": (1, 12), "random tiny model": (4,)}
+WINDOWS = (1, 4, 12)
 
 
 def configuration(target: Path, drafter: dict[str, Any]) -> Config:
@@ -47,7 +47,7 @@ async def generate(client: Client, prompt: str, **settings: Any) -> tuple[list[i
     return ids, stats
 
 
-@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("kind", ["ngram", "same weights in nf4", "random tiny model"])
 async def test_greedy_output_over_ray_equals_generate_of_transformers(
     kind: str, smollm2: Path, tiny_drafter: Path, greedy_ids: list[list[int]]
 ) -> None:
@@ -67,7 +67,7 @@ async def test_greedy_output_over_ray_equals_generate_of_transformers(
         Cluster(configuration(smollm2, drafters[kind])) as cluster,
         Client(cluster.orchestrator_address) as client,
     ):
-        for window in WINDOWS[kind]:
+        for window in WINDOWS[-1:] if kind == "random tiny model" else WINDOWS:
             answers = await asyncio.gather(
                 *(generate(client, prompt, window=window) for prompt in PROMPTS)
             )

@@ -16,6 +16,7 @@ from support.tiny_models import save_tiny_model
 
 from paceline.config import ModelConfig
 from paceline.distillation import data, run
+from paceline.distillation.answer_store import StoredAnswers
 from paceline.distillation.progress import Bar, Progress
 from paceline.distillation.recipe import DataSettings, TrainingSettings
 from paceline.distillation.run import Order, distill
@@ -124,6 +125,22 @@ def test_a_drafter_beats_its_untrained_self_and_an_interruption_changes_no_figur
     # a finished work directory gives the same drafter again, over the old one
     once_more = distill(order, quiet())
     assert once_more.figures["agreement"] == whole.figures["agreement"]
+
+
+def test_own_questions_are_answered_beside_the_prompts_and_make_another_student(
+    order: Order, tmp_path: Path
+) -> None:
+    """As many answers of another mixture are other data."""
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("".join(f"Count to {number}.\n" for number in range(24)), encoding="utf-8")
+    order = replace(order, prompts=prompts, training=replace(order.training, steps=2))
+    mixed = replace(order.data, num_prompts=16, num_own_questions=8)
+    made = distill(replace(order, data=mixed), quiet())
+    assert made.figures["answers"] == 24
+    answers = StoredAnswers.load([order.work / "own-questions-000000-000008.npz"])
+    assert len(answers) == 8
+    assert distill(order, quiet()).figures["answers"] == 24
+    assert len(list(order.work.glob("student-*"))) == 2
 
 
 def test_another_training_starts_anew_over_the_same_answers_and_other_data_is_refused(
