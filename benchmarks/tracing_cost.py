@@ -1,8 +1,8 @@
 """What tracing costs: tokens per second of the emulated pair with tracing off, and at level token
 with a collector that listens, one that is down, and one that never answers; side by side.
 
-All services and the client share this process, so the cost is overstated; the collector is a
-process of its own. It means something only on a machine that does nothing else.
+Every service is a process, as is the collector. It means something only on a machine that does
+nothing else.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import grpc
-from emulated_vs_ideal import LOOPBACK, emulated, serving
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
+from paceline.bench.grid import Point
 from paceline.bench.ideal import PROMPT_LENGTH, emulated_document
+from paceline.bench.processes import ProcessGroup, start_services
 from paceline.client import Client
 
 BUDGET = 0.03
@@ -97,16 +98,16 @@ async def rate(client: Client, options: argparse.Namespace, repeat: int) -> floa
 async def main(options: argparse.Namespace) -> None:
     """Interleaved repeats, so that a busy moment meets all settings alike."""
     rates: dict[str, list[float]] = {}
+    costs = {"verify_ms": options.verify_ms, "draft_ms": options.draft_ms}
+    document = emulated_document(Point(options.acceptance, 0.0, **costs), max_tokens=options.tokens)
     async with AsyncExitStack() as cleanup:
+        group = await cleanup.enter_async_context(ProcessGroup())
         clients: dict[str, Client] = {}
         for name, endpoint in cleanup.enter_context(endpoints()).items():
-            point = emulated(options, options.acceptance, 0.0).point
-            data = emulated_document(point, max_tokens=options.tokens)
-            for service in ("verifier", "drafter", "orchestrator"):
-                data[service]["listen"] = LOOPBACK
             level = "off" if endpoint is None else "token"
-            data["telemetry"] = {"traces": {"level": level, "endpoint": endpoint}}
-            clients[name] = await cleanup.enter_async_context(serving(data))
+            traces = {"level": level, "endpoint": endpoint}
+            services = await start_services(group, {**document, "telemetry": {"traces": traces}})
+            clients[name] = await cleanup.enter_async_context(services.client)
         for repeat in range(options.repeats + 1):
             for name, client in clients.items():
                 measured = await rate(client, options, repeat)
