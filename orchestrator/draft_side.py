@@ -9,7 +9,7 @@ from orchestrator.affinity import Demand
 from orchestrator.feature_flow import FeatureFlow, asks_for_features
 from orchestrator.pacing import Pacing
 from orchestrator.relay_settings import RelaySettings
-from orchestrator.router import Router, VerifierWorker
+from orchestrator.router import DrafterWorker, Router, VerifierWorker
 from orchestrator.session import Session
 from orchestrator.window_controller import WindowController, WindowPlan
 from orchestrator.worker import WorkerSession
@@ -17,6 +17,13 @@ from paceline.errors import PacelineError
 from paceline.features import Features
 from paceline.sampling.params import SamplingParams
 from paceline.types import Advance, DraftBlock, DrafterEvent, DrafterReply, OpenSession, Verdict
+
+
+def competes(drafter: DrafterWorker | None, verifier: VerifierWorker) -> bool:
+    """Whether the two compute on one device, and so in turns."""
+    if drafter is None or drafter.info is None or verifier.info is None:
+        return False
+    return drafter.info.competes_with(verifier.info)
 
 
 class DraftSide:
@@ -147,6 +154,7 @@ class DraftSide:
             ),
             sessions=sessions,
             is_deterministic=self._is_deterministic,
+            in_turns=competes(self._worker.worker, verifier),
         )
         self._pacing = Pacing(controller, experience.cost)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.affinity import Demand
 from orchestrator.answer_trace import AnswerTrace
-from orchestrator.draft_side import DraftSide
+from orchestrator.draft_side import DraftSide, competes
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router, VerifierWorker
 from orchestrator.session import Session
@@ -74,6 +74,9 @@ class Relay:
         self.first_token_s: float | None = None
         """Seconds from `start` to the first committed token."""
         self._prompt_logprobs: list[TokenLogprobs] = []
+        self._drafts_later = False
+        """Whether a drafter shall read the prompt when the verifier has, since both compute on one
+        device."""
         self._sends_features = False
         """Whether the verifier's session was opened to send features."""
         self._trace = trace
@@ -124,7 +127,12 @@ class Relay:
         verifier = self._router.verifier(self._demand)
         self._router.count_session(1)
         self._is_counted = True
-        self._open_drafter(verifier)
+        # Not so where the output must not depend on when the first draft comes.
+        self._drafts_later = not self._settings.reproducible and competes(
+            self._router.drafter(self._demand), verifier
+        )
+        if not self._drafts_later:
+            self._open_drafter(verifier)
         self._open_verifier(verifier)
         if self._drafts.patience_s is not None:
             self._set_speculation()
@@ -218,6 +226,9 @@ class Relay:
             self._end()
         elif self._drafts.is_open:
             self._advance_drafter(reply)
+        elif self._drafts_later:
+            self._drafts_later = False
+            self._attach_drafter()
         self._verdicts.put_nowait(reply)
 
     def _committed_at(self, block: DraftBlock) -> list[int]:

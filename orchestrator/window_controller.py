@@ -72,27 +72,32 @@ def patience(conditions: Conditions, block: int) -> float | None:
 
 
 @lru_cache(maxsize=4096)
-def best_plan(conditions: Conditions, *, max_window: int) -> tuple[float, WindowPlan]:
-    """The plan of the highest rate, and that rate; `NO_SPECULATION` if drafts do not pay."""
+def best_plan(
+    conditions: Conditions, *, max_window: int, in_turns: bool = False
+) -> tuple[float, WindowPlan]:
+    """The plan of the highest rate, and that rate; `NO_SPECULATION` if drafts do not pay.
+
+    Workers that compute `in_turns` draft nothing during a pass: both would slow down.
+    """
     plain = plain_rate(conditions)
     rows_are_free = conditions.pass_s(1 + MAX_BLOCK) <= FREE_ROWS * conditions.pass_s(1)
     gain = GAIN_TO_SPECULATE if conditions.sessions == 1 or rows_are_free else GAIN_IN_COMPANY
     best_rate, best = gain * plain, NO_SPECULATION
-    for plan in _plans(conditions, max_window):
+    for plan in _plans(conditions, 0 if in_turns else max_window, max_window):
         found = rate(conditions, plan)
         if found > best_rate:
             best_rate, best = found, plan
     return (best_rate, best) if best.window else (plain, best)
 
 
-def _plans(conditions: Conditions, max_window: int) -> list[WindowPlan]:
+def _plans(conditions: Conditions, most_ahead: int, max_window: int) -> list[WindowPlan]:
     """All that are worth a try."""
     plans = []
     on_the_way = math.ceil(conditions.round_trip_s / max(conditions.draft_s, 1e-6))
     for block in (block for block in BLOCKS if block <= max_window):
         wait_s = patience(conditions, block)
         in_pass = int(conditions.pass_s(block + 1) / max(conditions.draft_s, 1e-6))
-        reach = min(in_pass + on_the_way, max_window - block)
+        reach = min(in_pass + on_the_way, max_window - block, most_ahead)
         for ahead in {*(n for n in LENGTHS_AHEAD if n < reach), max(0, reach)}:
             waiting = min(max_window, block + 2 * ahead)
             plans.append(WindowPlan(block, waiting, wait_s, ahead))
@@ -103,13 +108,16 @@ def _plans(conditions: Conditions, max_window: int) -> list[WindowPlan]:
     return plans
 
 
-def probe_interval(conditions: Conditions) -> float:
+def probe_interval(conditions: Conditions, *, in_turns: bool = False) -> float:
     """Tokens between two probes, so that they cost `PROBE_SHARE` of the time.
 
-    A probe rides along: it costs the rows that it adds to a pass.
+    A probe rides along: it costs the rows that it adds to a pass; `in_turns`, its drafting too.
     """
     plain_s = conditions.pass_s(1)
-    affordable = (conditions.pass_s(1 + PROBE_LENGTH) - plain_s) / (PROBE_SHARE * plain_s)
+    probe_s = conditions.pass_s(1 + PROBE_LENGTH) - plain_s
+    if in_turns:
+        probe_s += conditions.block_arrives_s(PROBE_LENGTH)
+    affordable = probe_s / (PROBE_SHARE * plain_s)
     return min(max(affordable, MIN_PROBE_TOKENS), MAX_PROBE_TOKENS)
 
 
@@ -118,7 +126,8 @@ class WindowController:
 
     It begins with what other sessions have learnt; while nobody knows anything, with `start` if the
     session is alone and without drafts in company;
-    `is_deterministic` says whether the target's tokens do not depend on drafts.
+    `is_deterministic` says whether the target's tokens do not depend on drafts, `in_turns` whether
+    both workers compute on one device, which gives a pass that is drafted beside the time of two.
     """
 
     def __init__(
@@ -129,20 +138,23 @@ class WindowController:
         start: WindowPlan,
         sessions: int = 1,
         is_deterministic: bool = True,
+        in_turns: bool = False,
     ) -> None:
         self.plan = start
         self._shared = experience
         self._max_window = max_window
         self._is_deterministic = is_deterministic
+        self._in_turns = in_turns
         self._acceptance = AcceptanceEstimate.beginning_with(experience.acceptance.value)
         self._agreement = AcceptanceEstimate.beginning_with(experience.agreement.value)
         self._round_trip_s: float | None = None
         self._off_tokens = 0
         self._has_news = False
         length = min(PROBE_LENGTH, max_window)
-        self._probe = WindowPlan(length, length, 0.0)
+        # One that rides along would measure drafting beside a pass.
+        self._probe = WindowPlan(length, length, None if in_turns else 0.0)
         if self._is_known(sessions):
-            _, self.plan = best_plan(self._conditions(sessions), max_window=max_window)
+            _, self.plan = self._best(self._conditions(sessions))
         elif sessions > 1:  # passes full of drafts that nobody knows would cost all of them
             self.plan = NO_SPECULATION
 
@@ -206,13 +218,16 @@ class WindowController:
         ).rounded()
 
     def _decide(self, conditions: Conditions, committed: int) -> None:
-        best_rate, best = best_plan(conditions, max_window=self._max_window)
+        best_rate, best = self._best(conditions)
         if best is NO_SPECULATION:
             self.plan = self._without_drafts(conditions, committed)
             return
         self._off_tokens = 0
         if not self.plan.ahead or best_rate > GAIN_TO_SWITCH * rate(conditions, self.plan):
             self.plan = best
+
+    def _best(self, conditions: Conditions) -> tuple[float, WindowPlan]:
+        return best_plan(conditions, max_window=self._max_window, in_turns=self._in_turns)
 
     def _without_drafts(self, conditions: Conditions, committed: int) -> WindowPlan:
         """No speculation, but a short block now and then, as often as it is cheap.
@@ -229,7 +244,7 @@ class WindowController:
                 return self.plan
             self._off_tokens = 0
             return NO_SPECULATION
-        is_due = self._off_tokens >= probe_interval(conditions)
+        is_due = self._off_tokens >= probe_interval(conditions, in_turns=self._in_turns)
         if not is_due and self._shared.off_tokens < MAX_PROBE_TOKENS:
             return NO_SPECULATION
         self._off_tokens, self._has_news = 0, False

@@ -251,6 +251,8 @@ class WorkerInfo:
     tokenizer_fingerprint: str
     context_length: int
     eos_token_ids: tuple[int, ...] = ()
+    device_id: str = ""
+    device_share: float = 0.0
     kv_page_size: int = 0
     kv_pages_total: int = 0
     kv_pages_used: int = 0
@@ -261,6 +263,11 @@ class WorkerInfo:
     peak_memory_bytes: int = 0
     feature_size: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
+
+    def competes_with(self, other: WorkerInfo) -> bool:
+        """Whether the two cannot compute at once without slowing each other down."""
+        is_same = self.device_id != "" and self.device_id == other.device_id
+        return is_same and self.device_share + other.device_share > 1.0
 
 
 DrafterEvent: TypeAlias = OpenSession | Advance | CloseSession

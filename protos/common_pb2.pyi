@@ -264,7 +264,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerDescription(_message.Message):
-    __slots__ = ("kind", "model", "dtype", "quantization", "device", "vocab_size", "tokenizer_fingerprint", "context_length", "kv_page_size", "kv_pages_total", "kv_pages_used", "kv_pages_reserved", "live_sessions", "waiting_sessions", "eos_token_ids", "peak_memory_bytes", "counters", "feature_size")
+    __slots__ = ("kind", "model", "dtype", "quantization", "device", "vocab_size", "tokenizer_fingerprint", "context_length", "kv_page_size", "kv_pages_total", "kv_pages_used", "kv_pages_reserved", "live_sessions", "waiting_sessions", "eos_token_ids", "peak_memory_bytes", "counters", "device_id", "device_share", "feature_size")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +289,8 @@ class WorkerDescription(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_SHARE_FIELD_NUMBER: _ClassVar[int]
     FEATURE_SIZE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     model: str
@@ -307,8 +309,10 @@ class WorkerDescription(_message.Message):
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     peak_memory_bytes: int
     counters: _containers.ScalarMap[str, int]
+    device_id: str
+    device_share: float
     feature_size: int
-    def __init__(self, kind: _Optional[str] = ..., model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., device: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., context_length: _Optional[int] = ..., kv_page_size: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_reserved: _Optional[int] = ..., live_sessions: _Optional[int] = ..., waiting_sessions: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., peak_memory_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., feature_size: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., model: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., device: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., context_length: _Optional[int] = ..., kv_page_size: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., kv_pages_used: _Optional[int] = ..., kv_pages_reserved: _Optional[int] = ..., live_sessions: _Optional[int] = ..., waiting_sessions: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., peak_memory_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., device_id: _Optional[str] = ..., device_share: _Optional[float] = ..., feature_size: _Optional[int] = ...) -> None: ...
 
 class VocabularyRequest(_message.Message):
     __slots__ = ()

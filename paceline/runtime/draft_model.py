@@ -72,6 +72,7 @@ def _load_reduced(
     kind: str, model: ModelConfig, vocabulary: DraftVocabulary, runtime: RuntimeConfig
 ) -> DraftModel:
     # slow imports that a synthetic model does without
+    from paceline.runtime.device import device_of  # noqa: PLC0415
     from paceline.runtime.loader import load_model  # noqa: PLC0415
     from paceline.runtime.runner_factory import build_runner  # noqa: PLC0415
 
@@ -83,12 +84,15 @@ def _load_reduced(
         )
     runner = build_runner(loaded, runtime)
     columns = Columns(vocabulary.to_target().to(loaded.model.device), vocabulary.vocab_size)
+    device = device_of(loaded.device)
     info = WorkerInfo(
         kind=kind,
         model=f"{model.name}, made for {vocabulary.target_name}",
         dtype=loaded.dtype,
         quantization=loaded.quantization,
         device=loaded.device,
+        device_id=device.id,
+        device_share=device.share,
         vocab_size=vocabulary.vocab_size,
         tokenizer_fingerprint=vocabulary.tokenizer_fingerprint,
         context_length=runner.context_length,

@@ -36,6 +36,7 @@ def load_worker_model(kind: str, model: AnyModelConfig, runtime: RuntimeConfig) 
 
 def _load_pretrained(kind: str, model: ModelConfig, runtime: RuntimeConfig) -> WorkerModel:
     # slow imports that a synthetic model does without
+    from paceline.runtime.device import device_of  # noqa: PLC0415
     from paceline.runtime.loader import load_model  # noqa: PLC0415
     from paceline.runtime.runner_factory import build_runner  # noqa: PLC0415
 
@@ -43,12 +44,15 @@ def _load_pretrained(kind: str, model: ModelConfig, runtime: RuntimeConfig) -> W
     tokenizer = Tokenizer.load(model.path, model.revision)
     loaded = load_model(model)
     runner = build_runner(loaded, runtime, vocab_size=tokenizer.vocab_size)
+    device = device_of(loaded.device)
     info = WorkerInfo(
         kind=kind,
         model=model.name,
         dtype=loaded.dtype,
         quantization=loaded.quantization,
         device=loaded.device,
+        device_id=device.id,
+        device_share=device.share,
         vocab_size=runner.vocab_size,
         tokenizer_fingerprint=tokenizer.fingerprint,
         context_length=runner.context_length,

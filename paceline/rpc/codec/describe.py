@@ -13,6 +13,8 @@ _SCALARS = (
     "dtype",
     "quantization",
     "device",
+    "device_id",
+    "device_share",
     "vocab_size",
     "tokenizer_fingerprint",
     "context_length",

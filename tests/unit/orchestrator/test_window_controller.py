@@ -199,6 +199,30 @@ def test_a_probe_is_rarer_where_its_rows_cost_the_other_sessions() -> None:
     assert probe_interval(bound) > 1 / PROBE_SHARE
 
 
+@pytest.mark.parametrize("acceptance", [0.5, 0.8, 0.95])
+def test_workers_of_one_device_take_turns(acceptance: float) -> None:
+    """Nothing is drafted during a pass, and the verifier waits for the drafts that it wants."""
+    controller = WindowController(learnt(), max_window=40, start=START, in_turns=True)
+    plans = drive(controller, acceptance, 300)
+    assert {plan.ahead for plan in plans} == {0}
+    later = plans[-1]
+    assert later.window == later.num_speculative_tokens > 0
+    assert later.patience_s
+    _, free = best_plan(conditions(acceptance, round_trip_s=0.001), max_window=40)
+    assert free.ahead > 0
+
+
+def test_a_probe_of_one_device_is_waited_for_and_rarer() -> None:
+    """Beside a pass it would measure neither the drafter nor the pass."""
+    controller = WindowController(learnt(), max_window=40, start=START, in_turns=True)
+    plans = drive(controller, 0.0, 2000)
+    probes = [plan for plan in plans[40:] if plan.window]
+    assert {plan.patience_s for plan in probes} == {None}
+    found = conditions(0.0, draft_s=0.003)
+    assert probe_interval(found, in_turns=True) > 2 * probe_interval(found)
+    assert len(probes) <= 1 + 2000 / probe_interval(found, in_turns=True)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_it_follows_a_jump_of_acceptance_both_ways(seed: int) -> None:
     """0.9 to 0.2 and back: 50 tokens later the plan is within 5 % of the best one."""

@@ -1,0 +1,49 @@
+"""Whether two workers compute on one device."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support.pipeline import worker_info
+
+from paceline.runtime import device
+from paceline.runtime.device import device_of
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system knows no affinity")
+def test_of_cpus_as_many_are_used_as_there_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {5, 4, 7, 6})
+    for threads, share in ((1, 0.25), (4, 1.0), (9, 1.0)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert device_of("cpu").share == share
+    assert device_of("cpu").id == f"{device._machine()}/4,5,6,7"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {4, 5})
+    assert device_of("cpu").id == f"{device._machine()}/4,5"
+
+
+def test_a_machine_that_does_not_say_which_it_is_has_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_machine", lambda: "")
+    assert device_of("cpu").id == ""
+
+
+def test_a_gpu_is_known_by_its_number_and_used_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def properties(name: str) -> Any:
+        return SimpleNamespace(uuid=f"GPU-{name[-1]}")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    assert device_of("cuda:1") == ("GPU-1", 1.0)
+
+
+def test_workers_compete_where_one_device_is_too_small_for_both() -> None:
+    one = replace(worker_info("verifier", 9), device_id="a", device_share=0.5)
+    other = replace(worker_info("model", 9), device_id="a", device_share=0.5)
+    assert not one.competes_with(other)
+    assert one.competes_with(replace(other, device_share=0.6))
+    assert not one.competes_with(replace(other, device_id="b", device_share=1.0))
+    unknown = replace(one, device_id="")
+    assert not unknown.competes_with(replace(other, device_id="", device_share=1.0))
