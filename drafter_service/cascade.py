@@ -1,8 +1,8 @@
 """Copies where the text repeats itself and asks a model where it does not, whichever serves better.
 
 A copied token's distribution is a point mass, a drawn one's the model's own. Which of the two a
-position gets depends on the tokens before it alone and never on a draw, so each is a valid draft
-law given its prefix.
+position gets depends on the tokens before it, and on how far the model may draw just now, but never
+on a draw there, so each is a valid draft law given its prefix.
 """
 
 from __future__ import annotations
@@ -57,19 +57,22 @@ class CascadeDrafter:
 
     def _copy(self, request: ProposeRequest, index: NgramIndex | None) -> Proposal | None:
         """Copied tokens, or that there are none; None leaves it to the model."""
+        has_model = self._has_model(request)
         if request.limit == 0:
-            return None if self._is_in_context(request) else Proposal()
+            return None if has_model else Proposal()
         if has_ended(request):
             return Proposal()
         if index is None:
             return Proposal(is_pending=True)
-        has_model = self._is_in_context(request)
         draws = self._copied(request, index, at_any_rate=not has_model)
-        return None if has_model and not draws else Proposal(draws)
+        if not draws and has_model and request.may_draw:
+            return None
+        return Proposal(draws, is_copied=True)
 
-    def _is_in_context(self, request: ProposeRequest) -> bool:
+    def _has_model(self, request: ProposeRequest) -> bool:
+        """Whether the model takes part: it is wanted, and its context has room."""
         limit = self._model.context_length
-        return not limit or len(request.token_ids) < limit
+        return request.draw_window != 0 and (not limit or len(request.token_ids) < limit)
 
     def _copied(
         self, request: ProposeRequest, index: NgramIndex, *, at_any_rate: bool
@@ -100,7 +103,7 @@ class CascadeDrafter:
         """
         if proposal.is_waiting and index is not None and not request.opening.reproducible:
             copied = self._copied(request, index, at_any_rate=True)
-            return Proposal(copied) if copied else proposal
+            return Proposal(copied, is_copied=True) if copied else proposal
         evidence = self._sessions[request.key].evidence
         for position, draw in enumerate(proposal.draws, start=len(request.token_ids)):
             evidence.drew(position, draw.token_id)

@@ -19,7 +19,8 @@ class ProposeRequest:
     """Asks for up to `limit` tokens after `token_ids` (prompt, committed, earlier drafts).
 
     A limit of 0 asks to get ready only: to prefill the prompt. The first `num_committed` tokens
-    are final.
+    are final. Of a drafter that copies, too, the model is not asked beyond `draw_window` tokens
+    behind them.
     """
 
     key: SessionKey
@@ -28,6 +29,14 @@ class ProposeRequest:
     epoch: int
     limit: int
     num_committed: int = 0
+    draw_window: int | None = None
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether the next token may be a model's."""
+        if self.draw_window is None:
+            return True
+        return len(self.token_ids) < self.num_committed + self.draw_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,7 @@ class Proposal:
     drafted for. `num_read`: tokens of the sequence that a model read for it. `ends_block`: nothing
     behind the last draw is worth drafting until that is final, which follows from the tokens before
     that draw and never from the draw itself. With a `tree` the draws are its nodes, which branch.
+    `is_copied` where a drafter that draws from a model as well has copied them.
     """
 
     draws: Sequence[Draw] = ()
@@ -49,6 +59,7 @@ class Proposal:
     num_read: int = 0
     ends_block: bool = False
     tree: TreeShape | None = None
+    is_copied: bool = False
 
 
 @runtime_checkable

@@ -49,12 +49,16 @@ class DraftSession:
         self.epoch = opening.epoch
         self._window = opening.window
         self._block_length = opening.num_speculative_tokens
+        self._draw_window: int | None = None
+        self._num_drawn = opening.num_speculative_tokens
         self.is_active = True
         """Whether the session wants to be asked for more; the next advance reawakens it."""
         self._sent = self.committed
         # a draft for the token that the prefill decides would void later ones by chance of timing
         self._awaits_first = opening.reproducible and self.committed == opening.prompt_length
         self._unsent: list[Draw] = []
+        self._copied: set[int] = set()
+        """Positions of unsent tokens that were copied where a model draws others."""
         self._rests_until = 0
         """Length to be final, or void, before more is drafted: the model was unsure there."""
         self.branches: Branches | None = None
@@ -108,6 +112,8 @@ class DraftSession:
             self._draft_s *= kept / max(self._num_timed, 1)
             self._num_timed = kept
             self._unsent = self._unsent[len(self._unsent) - num_unsent :]
+            unsent = range(self._sent, len(self.tokens))
+            self._copied = {position for position in self._copied if position in unsent}
         self.is_active = (
             self._window > 0 and self.branches is None and self.committed >= self._rests_until
         )
@@ -122,11 +128,13 @@ class DraftSession:
                 )
             self._window = event.window
         if event.num_speculative_tokens is not None:
-            if event.num_speculative_tokens < 1:
-                raise InvalidArgumentError(
-                    "num_speculative_tokens", f"{event.num_speculative_tokens} is below 1"
-                )
-            self._block_length = event.num_speculative_tokens
+            self._block_length = self._num_drawn = _at_least_one(event, "num_speculative_tokens")
+        if event.draw_window is not None:
+            if event.draw_window < 0:
+                raise InvalidArgumentError("draw_window", f"{event.draw_window} is below 0")
+            self._draw_window = event.draw_window
+        if event.num_drawn_tokens is not None:
+            self._num_drawn = _at_least_one(event, "num_drawn_tokens")
 
     def _check_ids(self, token_ids: Sequence[int]) -> None:
         vocab_size = self.opening.vocab_size
@@ -148,7 +156,13 @@ class DraftSession:
         if self._awaits_first:
             limit = 0
         return ProposeRequest(
-            self.key, self.opening, self.tokens, self.epoch, limit, self.committed
+            self.key,
+            self.opening,
+            self.tokens,
+            self.epoch,
+            limit,
+            self.committed,
+            self._draw_window,
         )
 
     def _room(self) -> int:
@@ -156,13 +170,22 @@ class DraftSession:
         return min(window_end, self._max_length) - len(self.tokens)
 
     def add(
-        self, draws: Sequence[Draw], seconds: float | None, tree: TreeShape | None = None
+        self,
+        draws: Sequence[Draw],
+        seconds: float | None,
+        tree: TreeShape | None = None,
+        *,
+        is_copied: bool = False,
     ) -> None:
         """Append drawn tokens; the block that they fill is taken by `take_block`.
 
-        `seconds` is None where the time was not that of drawing alone.
+        `seconds` is None where the time was not that of drawing alone; for tokens that are copied
+        where a model draws others it does not count.
         """
         trunk = len(draws) if tree is None else tree.trunk
+        if is_copied:
+            self._copied.update(range(len(self.tokens), len(self.tokens) + trunk))
+            seconds = None
         self.tokens.extend(draw.token_id for draw in draws[:trunk])
         self._unsent.extend(draws[:trunk])
         if seconds is not None:
@@ -191,14 +214,17 @@ class DraftSession:
         has_room = self._room() > 0 and not found_nothing and not rests
         if ends:
             self._rests_until = len(self.tokens)
-        if has_room and len(self._unsent) < self._block_length:
+        if has_room and not self._is_full():
             return None
         draws, self._unsent = self._unsent, []
+        copied = tuple(i for i in range(len(draws)) if self._sent + i in self._copied)
+        self._copied.clear()
         parents: tuple[int, ...] = ()
         if self.branches is not None:
             parents = self.branches.parents_behind(len(draws))
             draws = [*draws, *self.branches.draws]
-        seconds = self._draft_s * len(draws) / self._num_timed if self._num_timed else 0.0
+        num_drawn = len(draws) - len(copied)
+        seconds = self._draft_s * num_drawn / self._num_timed if self._num_timed else 0.0
         self._draft_s, self._num_timed = 0.0, 0
         self.is_active = has_room
         state = DrafterState.ENDED if is_waiting else self._state()
@@ -217,7 +243,13 @@ class DraftSession:
             kv_length=kv_length,
             draft_us=round(seconds * 1e6),
             parents=parents,
+            copied=copied,
         )
+
+    def _is_full(self) -> bool:
+        """Whether what is unsent makes a block."""
+        num_unsent = len(self._unsent)
+        return num_unsent >= self._block_length or num_unsent - len(self._copied) >= self._num_drawn
 
     def _state(self) -> DrafterState:
         if self.committed >= self._max_length:
@@ -238,6 +270,13 @@ class DraftSession:
         num_branching = 0 if self.branches is None else len(self.branches.draws)
         assert len(self.tokens) + num_branching - self.committed <= self.opening.window
         assert not (self.branches and (self._unsent or self.is_active))
+
+
+def _at_least_one(event: Advance, field: str) -> int:
+    value: int = getattr(event, field)
+    if value < 1:
+        raise InvalidArgumentError(field, f"{value} is below 1")
+    return value
 
 
 def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

@@ -6,24 +6,26 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from orchestrator.affinity import Demand
+from orchestrator.cascade_controller import CascadeController
 from orchestrator.feature_flow import FeatureFlow, asks_for_features
 from orchestrator.pacing import Pacing
 from orchestrator.relay_settings import RelaySettings
-from orchestrator.router import DrafterWorker, Router, VerifierWorker
+from orchestrator.router import Router, VerifierWorker
 from orchestrator.session import Session
 from orchestrator.window_controller import WindowController, WindowPlan
 from orchestrator.worker import WorkerSession
 from paceline.errors import PacelineError
 from paceline.features import Features
 from paceline.sampling.params import SamplingParams
-from paceline.types import Advance, DraftBlock, DrafterEvent, DrafterReply, OpenSession, Verdict
-
-
-def competes(drafter: DrafterWorker | None, verifier: VerifierWorker) -> bool:
-    """Whether the two compute on one device, and so in turns."""
-    if drafter is None or drafter.info is None or verifier.info is None:
-        return False
-    return drafter.info.competes_with(verifier.info)
+from paceline.types import (
+    Advance,
+    DraftBlock,
+    DrafterEvent,
+    DrafterReply,
+    OpenSession,
+    Verdict,
+    WorkerInfo,
+)
 
 
 class DraftSide:
@@ -146,7 +148,9 @@ class DraftSide:
         if not settings.adaptive or self._worker is None:
             return
         experience = self._router.experience(verifier, self._worker.worker)
-        controller = WindowController(
+        drafter = self._worker.worker.info
+        copies_too = drafter is not None and drafter.kind == "cascade"
+        controller = (CascadeController if copies_too else WindowController)(
             experience,
             max_window=settings.window,
             start=WindowPlan(
@@ -154,7 +158,7 @@ class DraftSide:
             ),
             sessions=sessions,
             is_deterministic=self._is_deterministic,
-            in_turns=competes(self._worker.worker, verifier),
+            in_turns=_compete(drafter, verifier.info),
         )
         self._pacing = Pacing(controller, experience.cost)
 
@@ -209,9 +213,17 @@ class DraftSide:
             return advance
         plan = self._pacing.plan
         return replace(
-            advance, window=plan.window, num_speculative_tokens=plan.num_speculative_tokens
+            advance,
+            window=plan.window,
+            num_speculative_tokens=plan.num_speculative_tokens,
+            draw_window=plan.draw_window,
+            num_drawn_tokens=plan.num_drawn_tokens,
         )
 
     def _send(self, event: DrafterEvent) -> None:
         if self._worker is not None:
             self._session.counts.bytes_drafter += self._worker.send(event)
+
+
+def _compete(drafter: WorkerInfo | None, verifier: WorkerInfo | None) -> bool:
+    return drafter is not None and verifier is not None and drafter.competes_with(verifier)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ SAME_COST = 0.02
 """A pass time that changes by less is the same: plans made for it stay good."""
 MEMORY_PASSES = 9
 """Of a size, by whose median its time is known."""
+COPY_S = 0.0001
+"""What copying a token takes, as near as matters beside a pass."""
 PASSES_REMEMBERED = 400
 """For so many passes of any size each pass of a size is remembered."""
 
@@ -54,16 +57,18 @@ class AcceptanceEstimate:
 
 
 @dataclass(slots=True)
-class Mean:
-    """An exponentially weighted mean; None before the first value."""
+class Median:
+    """The median of the last few values, whatever a single one was; None before the first."""
 
-    weight: float = 0.1
+    window: int = 15
     value: float | None = None
+    _samples: deque[float] = field(default_factory=deque)
 
     def update(self, sample: float) -> None:
-        self.value = (
-            sample if self.value is None else self.value + self.weight * (sample - self.value)
-        )
+        self._samples.append(sample)
+        if len(self._samples) > self.window:
+            self._samples.popleft()
+        self.value = statistics.median_low(self._samples)
 
 
 @dataclass(slots=True)
@@ -234,11 +239,21 @@ class Experience:
     agreement: AcceptanceEstimate = field(
         default_factory=lambda: AcceptanceEstimate(memory_trials=10 * MEMORY_TRIALS)
     )
-    draft_s: Mean = field(default_factory=Mean)
+    draft_s: Median = field(default_factory=Median)
     """Of one token."""
     round_trip_s: Least = field(default_factory=Least)
     off_tokens: int = 0
     """Committed without drafts since the last probe, by all of them."""
+    _copying: Experience | None = None
+
+    @property
+    def copying(self) -> Experience:
+        """The same of what a drafter copies that has a model besides."""
+        if self._copying is None:
+            copy_s = Median()
+            copy_s.update(COPY_S)
+            self._copying = Experience(self.cost, draft_s=copy_s, round_trip_s=self.round_trip_s)
+        return self._copying
 
     @property
     def is_known(self) -> bool:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from orchestrator.cascade_controller import CascadeController
 from orchestrator.estimates import Least, PassCost
 from orchestrator.window_controller import WindowController, WindowPlan
 from paceline.types import DraftBlock, DrafterState, Origin, Verdict
@@ -28,16 +29,22 @@ class _Relayed(NamedTuple):
     token_ids: Sequence[int]
     relayed_at: float
     is_tree: bool
+    copied: Sequence[int]
 
     @property
     def end(self) -> int:
         return self.base + len(self.token_ids)
 
+    def copied_in(self, start: int, end: int) -> list[int]:
+        """Positions, counted from `start`, of what was copied between two positions."""
+        positions = (self.base + index for index in self.copied)
+        return [position - start for position in positions if start <= position < end]
+
 
 class Pacing:
     """Measures one session as it goes; times in seconds of one clock."""
 
-    def __init__(self, controller: WindowController, cost: PassCost) -> None:
+    def __init__(self, controller: WindowController | CascadeController, cost: PassCost) -> None:
         self._controller = controller
         self._cost = cost
         self._to_drafter_s = Least()
@@ -64,9 +71,10 @@ class Pacing:
         `committed` are the tokens already committed at the block's positions.
         """
         num_tokens = len(block.token_ids)
+        num_drawn = num_tokens - len(block.copied)
         draft_s = block.draft_us / 1e6
         if block.draft_us:
-            self._controller.saw_block(num_tokens=num_tokens, draft_s=draft_s)
+            self._controller.saw_block(num_tokens=num_drawn, draft_s=draft_s)
         if num_tokens and self._told is not None and self._answers(block, self._told):
             self._to_drafter_s.update(now - self._told.at - draft_s)
         self._last_epoch = block.epoch
@@ -81,11 +89,17 @@ class Pacing:
                 (i for i, token in enumerate(committed) if token != block.token_ids[i]),
                 len(committed),
             )
-        self._controller.saw_overtaken(compared=len(committed), agreed=agreed)
+        self._controller.saw_overtaken(
+            compared=len(committed),
+            agreed=agreed,
+            copied=[index for index in block.copied if index < len(committed)],
+        )
         is_overtaken = tree is not None and len(committed) > tree.trunk
         if agreed == len(committed) and not is_overtaken:
             self._relayed.append(
-                _Relayed(block.epoch, block.base, block.token_ids, now, tree is not None)
+                _Relayed(
+                    block.epoch, block.base, block.token_ids, now, tree is not None, block.copied
+                )
             )
         else:
             self._void_epoch = block.epoch
@@ -105,6 +119,7 @@ class Pacing:
             self._to_verifier_s.update(now - self._relayed[0].relayed_at - waited_s - pass_s)
         end = verdict.base + verdict.num_judged
         branches = any(block.is_tree and block.base < end for block in self._relayed)
+        copied = [i for block in self._relayed for i in block.copied_in(verdict.base, end)]
         self._forget_before(end)
         if branches or verdict.accepted_length < verdict.num_judged:
             self._relayed.clear()
@@ -118,6 +133,7 @@ class Pacing:
             accepted=verdict.accepted_length,
             committed=len(verdict.token_ids),
             sessions=max(live_sessions, timings.sessions),
+            copied=copied,
         )
         return self._controller.plan
 
@@ -139,7 +155,9 @@ class Pacing:
         if self._relayed and self._relayed[0].base <= position < self._relayed[0].end:
             block = self._relayed[0]
             agreed = block.token_ids[position - block.base] == token_id
-            self._controller.saw_overtaken(compared=1, agreed=int(agreed))
+            self._controller.saw_overtaken(
+                compared=1, agreed=int(agreed), copied=block.copied_in(position, position + 1)
+            )
             if not agreed:
                 self._void_epoch = block.epoch
                 self._relayed.clear()

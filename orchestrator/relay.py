@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.affinity import Demand
 from orchestrator.answer_trace import AnswerTrace
-from orchestrator.draft_side import DraftSide, competes
+from orchestrator.draft_side import DraftSide
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router, VerifierWorker
 from orchestrator.session import Session
@@ -74,9 +74,6 @@ class Relay:
         self.first_token_s: float | None = None
         """Seconds from `start` to the first committed token."""
         self._prompt_logprobs: list[TokenLogprobs] = []
-        self._drafts_later = False
-        """Whether a drafter shall read the prompt when the verifier has, since both compute on one
-        device."""
         self._sends_features = False
         """Whether the verifier's session was opened to send features."""
         self._trace = trace
@@ -127,12 +124,7 @@ class Relay:
         verifier = self._router.verifier(self._demand)
         self._router.count_session(1)
         self._is_counted = True
-        # Not so where the output must not depend on when the first draft comes.
-        self._drafts_later = not self._settings.reproducible and competes(
-            self._router.drafter(self._demand), verifier
-        )
-        if not self._drafts_later:
-            self._open_drafter(verifier)
+        self._open_drafter(verifier)
         self._open_verifier(verifier)
         if self._drafts.patience_s is not None:
             self._set_speculation()
@@ -197,7 +189,7 @@ class Relay:
             self._trace.drafted(reply, is_taken=is_taken)
         if is_taken and self._verifier is not None:
             self._drafts.relayed(reply, self._committed_at(reply), time.monotonic())
-            self._send_verifier(replace(reply, session_id=self._verifier.session_id))
+            self._send_verifier(replace(reply, session_id=self._verifier.session_id, copied=()))
         else:
             self.session.counts.dropped += len(reply.token_ids)
 
@@ -226,9 +218,6 @@ class Relay:
             self._end()
         elif self._drafts.is_open:
             self._advance_drafter(reply)
-        elif self._drafts_later:
-            self._drafts_later = False
-            self._attach_drafter()
         self._verdicts.put_nowait(reply)
 
     def _committed_at(self, block: DraftBlock) -> list[int]:

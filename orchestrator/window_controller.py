@@ -7,7 +7,8 @@ estimates of acceptance, draft time, pass time and round trip.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from orchestrator.estimates import AcceptanceEstimate, Experience
@@ -43,13 +44,16 @@ class WindowPlan:
 
     `patience_s` is how long the verifier waits for drafts before it decodes by itself: 0 rides
     along in every pass, None is as it is configured. `ahead` are the drafts that a pass should
-    find when everything before was accepted.
+    find when everything before was accepted. Where a drafter copies and has a model besides,
+    `draw_window` and `num_drawn_tokens` are window and block length of what the model draws.
     """
 
     num_speculative_tokens: int
     window: int
     patience_s: float | None
     ahead: int = 0
+    draw_window: int | None = None
+    num_drawn_tokens: int | None = None
 
 
 NO_SPECULATION = WindowPlan(1, 0, 0.0)
@@ -150,10 +154,15 @@ class WindowController:
         self._round_trip_s: float | None = None
         self._off_tokens = 0
         self._has_news = False
+        self._start: WindowPlan | None = None
         length = min(PROBE_LENGTH, max_window)
         # One that rides along would measure drafting beside a pass.
         self._probe = WindowPlan(length, length, None if in_turns else 0.0)
-        if self._is_known(sessions):
+        if in_turns:  # the verifier reads the prompt first
+            self.plan = NO_SPECULATION
+            if sessions == 1:
+                self._start = replace(start, window=start.num_speculative_tokens)
+        elif self._is_known(sessions):
             _, self.plan = self._best(self._conditions(sessions))
         elif sessions > 1:  # passes full of drafts that nobody knows would cost all of them
             self.plan = NO_SPECULATION
@@ -168,7 +177,7 @@ class WindowController:
         self._round_trip_s = seconds
         self._shared.round_trip_s.update(seconds)
 
-    def saw_overtaken(self, *, compared: int, agreed: int) -> None:
+    def saw_overtaken(self, *, compared: int, agreed: int, copied: Collection[int] = ()) -> None:
         """Drafts came after the verifier had gone on alone; so many agreed with its tokens first.
 
         Of a deterministic target that is acceptance. Of a sampled one it is less: two draws agree
@@ -182,8 +191,19 @@ class WindowController:
             for estimate in (mine, shared):
                 estimate.update(judged=compared, accepted=agreed)
 
-    def saw_verdict(self, *, judged: int, accepted: int, committed: int, sessions: int) -> None:
-        """A verdict has come; `plan` is what to go on with."""
+    def saw_verdict(
+        self,
+        *,
+        judged: int,
+        accepted: int,
+        committed: int,
+        sessions: int,
+        copied: Collection[int] = (),
+    ) -> None:
+        """A verdict has come; `plan` is what to go on with.
+
+        Drafts are judged alike, `copied` or not: one source is all that there is.
+        """
         if judged:
             self._has_news = True
             self._acceptance.update(judged=judged, accepted=accepted)
@@ -192,6 +212,8 @@ class WindowController:
             self._shared.agreement.cap(self._shared.acceptance.value)
         if self._is_known(sessions):
             self._decide(self._conditions(sessions), committed)
+        elif self._start is not None:
+            self.plan, self._start = self._start, None
         elif not self.plan.window:  # nothing is known of the drafter yet
             self._off_tokens += committed
             if self._off_tokens >= FIRST_PROBE_TOKENS:

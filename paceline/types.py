@@ -101,7 +101,8 @@ class DraftBlock:
     `draft_probs` is None when each token's draft distribution is a point mass.
     `known_committed` is the committed length that the drafter had heard of. A block that branches
     has `parents` (see `TreeShape`): its tokens are the nodes, and nothing is drafted behind it
-    until its verdict has come.
+    until its verdict has come. `copied` are the indexes of tokens that were copied by a drafter
+    that has a model besides; `draft_us` is then the time of the others.
     """
 
     session_id: SessionId
@@ -114,6 +115,7 @@ class DraftBlock:
     kv_length: int
     draft_us: int
     parents: tuple[int, ...] = ()
+    copied: tuple[int, ...] = ()
 
     @property
     def tree(self) -> TreeShape | None:
@@ -126,7 +128,8 @@ class Advance:
     """Tokens became final; tells the drafter. Contiguous and in order within a session.
 
     `window` and `num_speculative_tokens` hold from now on; None leaves them as they are, and a
-    window of 0 drafts nothing until it is opened again.
+    window of 0 drafts nothing until it is opened again. Where one drafter copies and draws from a
+    model (`cascade`), `draw_window` and `num_drawn_tokens` say the same of what is drawn.
     """
 
     session_id: SessionId
@@ -135,6 +138,8 @@ class Advance:
     token_ids: tuple[int, ...]
     window: int | None = None
     num_speculative_tokens: int | None = None
+    draw_window: int | None = None
+    num_drawn_tokens: int | None = None
     features: Features | None = None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import torch
 
@@ -31,14 +33,18 @@ def encode_block(block: DraftBlock) -> common_pb2.DraftBlock:
         kv_length=block.kv_length,
         draft_us=clamp_us(block.draft_us),
         parents=block.parents,
+        copied=block.copied,
     )
 
 
 def decode_block(session_id: SessionId, message: common_pb2.DraftBlock) -> DraftBlock:
-    """Raises `InvalidArgumentError` for arrays of a wrong length and an unknown state."""
+    """Raises `InvalidArgumentError` for arrays that do not fit the block, and an unknown state."""
     draft_probs = None
     if message.HasField("draft_probs"):
         draft_probs = decode_draft_probs(message.draft_probs, num_tokens=len(message.token_ids))
+    copied = tuple(message.copied)
+    if any(a >= b for a, b in itertools.pairwise((*copied, len(message.token_ids)))):
+        raise InvalidArgumentError("copied", "the indexes do not ascend, or are past the block")
     return DraftBlock(
         session_id=session_id,
         epoch=message.epoch,
@@ -50,6 +56,7 @@ def decode_block(session_id: SessionId, message: common_pb2.DraftBlock) -> Draft
         kv_length=message.kv_length,
         draft_us=message.draft_us,
         parents=tuple(message.parents),
+        copied=copied,
     )
 
 

@@ -38,6 +38,8 @@ def encode_drafter_event(event: DrafterEvent) -> drafter_pb2.DrafterEvent:
                     token_ids=event.token_ids,
                     window=event.window,
                     num_speculative_tokens=event.num_speculative_tokens,
+                    draw_window=event.draw_window,
+                    num_drawn_tokens=event.num_drawn_tokens,
                     features=encode_features(event.features),
                 )
             )
@@ -54,14 +56,15 @@ def decode_drafter_event(message: drafter_pb2.DrafterEvent) -> DrafterEvent:
             return decode_open(session_id, message.open)
         case "advance":
             advance = message.advance
-            has_block = advance.HasField("num_speculative_tokens")
             return Advance(
                 session_id,
                 advance.epoch,
                 advance.base,
                 tuple(advance.token_ids),
-                window=advance.window if advance.HasField("window") else None,
-                num_speculative_tokens=advance.num_speculative_tokens if has_block else None,
+                window=_optional(advance, "window"),
+                num_speculative_tokens=_optional(advance, "num_speculative_tokens"),
+                draw_window=_optional(advance, "draw_window"),
+                num_drawn_tokens=_optional(advance, "num_drawn_tokens"),
                 features=decode_features(advance.features)
                 if advance.HasField("features")
                 else None,
@@ -70,6 +73,10 @@ def decode_drafter_event(message: drafter_pb2.DrafterEvent) -> DrafterEvent:
             return CloseSession(session_id)
         case _:
             raise InvalidArgumentError("event", "not set, or of an unknown kind")
+
+
+def _optional(advance: drafter_pb2.Advance, field: str) -> int | None:
+    return getattr(advance, field) if advance.HasField(field) else None
 
 
 def encode_drafter_reply(reply: DrafterReply) -> drafter_pb2.DrafterReply:

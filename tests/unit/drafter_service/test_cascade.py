@@ -19,7 +19,7 @@ from drafter_service.ngram_index import NgramIndex
 from paceline.config import RuntimeConfig
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import SamplingParams
-from paceline.types import CloseSession, DrafterState
+from paceline.types import Advance, CloseSession, DrafterState
 
 DRAFT = hashed_script(VOCAB, seed=5)
 LOOP = (1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3)
@@ -237,6 +237,64 @@ def test_a_reproducible_session_prefills_its_model_while_it_waits() -> None:
     assert (block.token_ids, block.kv_length) == ((), len(PROMPT) - 1)
 
 
+def shapes(replies: Sequence[Any]) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Base, length, what was copied."""
+    return [(block.base, len(block.token_ids), block.copied) for block in replies]
+
+
+def plan(drafter: DrafterBench, *token_ids: int, **changes: int) -> None:
+    session = drafter.session()
+    drafter.post(Advance(1, session.epoch, session.committed, token_ids, **changes))
+
+
+def test_a_block_says_what_was_copied_and_takes_the_time_of_the_rest() -> None:
+    bench = DrafterBench(cascade(sizes=(3, 4)))
+    text = (1, 2, 3, 4, 5, 1, 2, 3)
+    bench.post(opening(token_ids=text))
+    first, second = bench.run()
+    assert (first.copied, first.draft_us) == ((0, 1, 2, 3), 0)
+    assert first.token_ids == (4, 5, 1, 2)
+    bench.advance(7, epoch=1)
+    drawn = bench.run()[0]
+    assert drawn.copied == ()
+    assert drawn.draft_us > 0
+
+
+def test_the_model_draws_no_further_than_its_window_and_copying_goes_on() -> None:
+    drafter = cascade(margin=1.0)
+    bench = DrafterBench(drafter)
+    bench.post(opening(num_speculative_tokens=8))
+    plan(bench, draw_window=2, num_drawn_tokens=2)
+    assert shapes(bench.run()) == [(3, 2, ()), (5, 0, ())]
+    plan(bench, *LOOP)
+    copied = tuple(range(8))
+    assert shapes(bench.run()) == [(14, 8, copied)], "beyond what the model may draw"
+
+
+def test_a_model_that_may_not_draw_reads_nothing_and_whatever_matches_is_copied() -> None:
+    drafter = cascade(margin=0.0, sizes=(1, 4))
+    bench = DrafterBench(drafter)
+    bench.post(opening(token_ids=(1, 2, 7, 8, 1)))
+    plan(bench, draw_window=0)
+    assert drafted(bench.run())[:3] == [2, 7, 8], "a match of one, which the model would beat"
+    plan(bench, 9, 6)
+    assert shapes(bench.run()) == [(7, 0, ())]
+    assert passes(drafter) == []
+    assert bench.engine.describe().counters["drawn_tokens"] == 0
+    plan(bench, draw_window=4, num_drawn_tokens=4)
+    assert shapes(bench.run())[0] == (7, 4, ())
+
+
+def test_a_block_of_drawn_tokens_is_sent_when_it_has_as_many_as_is_said() -> None:
+    bench = DrafterBench(cascade())
+    bench.post(opening())
+    plan(bench, num_speculative_tokens=8, draw_window=6, num_drawn_tokens=3)
+    assert shapes(bench.run()) == [(3, 3, ()), (6, 3, ()), (9, 0, ())]
+    plan(bench, num_speculative_tokens=2)
+    plan(bench, draw_window=8)
+    assert shapes(bench.run()) == [(9, 2, ())], "a new length of a block is that of both"
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_in_any_order_of_events_the_output_is_the_targets(data: st.DataObject) -> None:
@@ -259,8 +317,12 @@ def test_in_any_order_of_events_the_output_is_the_targets(data: st.DataObject) -
     sampling = SamplingParams(temperature=0, max_tokens=25)
     relays = [pipeline.open(prompt, sampling, window=window) for prompt in prompts]
     shuffled = random.Random(data.draw(st.integers(0, 1000)))
+    changes = data.draw(st.booleans())
+    engine: Any = pipeline.drafter and pipeline.drafter.engine
     while possible := pipeline.hops():
         shuffled.choice(possible)()
+        for session in engine._sessions.values() if changes else ():
+            session._draw_window = shuffled.choice((0, 1, 3, 12))
     pipeline.run()
     for prompt, relay in zip(prompts, relays, strict=True):
         assert outputs(relay) == reference(target, prompt, 25)

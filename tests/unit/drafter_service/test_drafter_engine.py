@@ -206,7 +206,15 @@ def test_a_shorter_block_sends_what_is_drawn_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"window": -1}, {"window": 9}, {"num_speculative_tokens": 0}], ids=str
+    "changes",
+    [
+        {"window": -1},
+        {"window": 9},
+        {"num_speculative_tokens": 0},
+        {"draw_window": -1},
+        {"num_drawn_tokens": 0},
+    ],
+    ids=str,
 )
 def test_a_window_beyond_the_openings_is_refused(changes: dict[str, int]) -> None:
     bench = DrafterBench()

@@ -21,19 +21,24 @@ class Recorder:
         self.overtaken: list[tuple[int, int]] = []
         self.verdicts: list[tuple[int, int]] = []
         self.round_trips: list[float] = []
+        self.blocks: list[tuple[int, float]] = []
+        self.copied: list[list[int]] = []
 
-    def saw_block(self, **values: Any) -> None:
-        pass
+    def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
+        self.blocks.append((num_tokens, draft_s))
 
     def saw_round_trip(self, seconds: float) -> None:
         self.round_trips.append(seconds)
 
-    def saw_overtaken(self, *, compared: int, agreed: int) -> None:
+    def saw_overtaken(self, *, compared: int, agreed: int, copied: list[int]) -> None:
         if compared:
             self.overtaken.append((compared, agreed))
+            self.copied.append(copied)
 
-    def saw_verdict(self, *, judged: int, accepted: int, **values: Any) -> None:
+    def saw_verdict(self, *, judged: int, accepted: int, copied: list[int], **values: Any) -> None:
         self.verdicts.append((judged, accepted))
+        if judged:
+            self.copied.append(copied)
 
 
 def pacing() -> tuple[Pacing, Recorder]:
@@ -153,6 +158,29 @@ def test_only_the_first_advance_finds_a_drafter_at_rest() -> None:
     paced.drafted(block(11, 6, 7), [], 1.020)
     paced.judged(verdict(11, 6, 7, judged=2, accepted=2), 1, 1.060)
     assert seen.round_trips == []
+
+
+# --- drafts of two sources -----------------------------------------------------------------------
+
+
+def test_what_was_copied_is_told_by_its_place_among_the_judged() -> None:
+    """Two blocks, of which a pass judges the first whole and the second in part."""
+    paced, seen = pacing()
+    paced.drafted(replace(block(10, 5, 6, 7), copied=(1, 2)), [], 0.0)
+    paced.drafted(replace(block(13, 8, 9, 1), copied=(0, 2)), [], 0.0)
+    assert [num_drawn for num_drawn, _ in seen.blocks] == [1, 1]
+    paced.judged(verdict(10, 5, 6, 7, 8, judged=4, accepted=4), 1, 0.1)
+    paced.judged(verdict(14, 9, judged=2, accepted=1), 1, 0.2)
+    assert seen.copied == [[1, 2, 3], [1]]
+
+
+def test_what_was_copied_and_overtaken_is_told_by_its_place_among_the_compared() -> None:
+    paced, seen = pacing()
+    paced.drafted(replace(block(10, 5, 6, 7, 8), copied=(0, 3)), [5, 6], 0.0)
+    paced.judged(verdict(12, 7), 1, 0.1)
+    paced.judged(verdict(13, 8), 1, 0.2)
+    assert seen.overtaken == [(2, 2), (1, 1), (1, 1)]
+    assert seen.copied == [[0], [], [0]]
 
 
 # --- drafts that branch --------------------------------------------------------------------------

@@ -157,48 +157,6 @@ async def test_both_workers_are_opened_with_the_same_complete_session(bench: Rel
     assert replace(to_drafter, session_id=0, speculation=True) == replace(to_verifier, session_id=0)
 
 
-async def on_one_device(share: float) -> RelayBench:
-    bench = RelayBench()
-    for worker in (bench.verifiers[0], bench.drafter):
-        info = worker.client.info
-        worker.client.info = replace(info, device_id="a", device_share=share)
-    return await bench.connect()
-
-
-async def test_on_one_device_the_drafter_reads_the_prompt_when_the_verifier_has() -> None:
-    bench = await on_one_device(1.0)
-    bench.start()
-    (opening,) = bench.heard_by(bench.verifiers[0])
-    assert not opening.speculation
-    assert bench.heard_by(bench.drafter) == []
-    bench.verdict(3, 4)
-    (opening,) = bench.heard_by(bench.drafter)
-    assert opening.token_ids == (*PROMPT, 4)
-    assert bench.heard_by(bench.verifiers[0]) == [SetSpeculation(bench.verifier_id, enabled=True)]
-    bench.verdict(4, 5)
-    assert bench.heard_by(bench.drafter) == [Advance(bench.drafter_id, 0, 4, (5,))]
-    await bench.router.close()
-
-
-@pytest.mark.parametrize(("share", "reproducible"), [(0.5, False), (1.0, True)])
-async def test_where_there_is_room_or_the_order_matters_both_read_it_at_once(
-    share: float, reproducible: bool
-) -> None:
-    bench = await on_one_device(share)
-    bench.start(reproducible=reproducible)
-    (opening,) = bench.heard_by(bench.drafter)
-    assert opening.token_ids == PROMPT
-    await bench.router.close()
-
-
-async def test_on_one_device_no_drafter_is_asked_for_where_none_is_wanted() -> None:
-    bench = await on_one_device(1.0)
-    bench.start(speculation=False)
-    bench.verdict(3, 4)
-    assert bench.heard_by(bench.drafter) == []
-    await bench.router.close()
-
-
 async def test_blocks_go_to_the_verifier_under_its_own_session_id(bench: RelayBench) -> None:
     relay = bench.start()
     for worker in (bench.verifiers[0], bench.drafter):

@@ -15,7 +15,7 @@ from orchestrator.estimates import (
     CostCurve,
     Experience,
     Least,
-    Mean,
+    Median,
     PassCost,
 )
 from orchestrator.pipeline_rate import (
@@ -212,6 +212,19 @@ def test_workers_of_one_device_take_turns(acceptance: float) -> None:
     assert free.ahead > 0
 
 
+def test_on_one_device_the_verifier_reads_the_prompt_first() -> None:
+    experience = learnt()
+    controller = WindowController(experience, max_window=40, start=START, in_turns=True)
+    assert controller.plan is NO_SPECULATION
+    controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    assert controller.plan == WindowPlan(4, 4, None), "where a pair that nobody knows begins"
+    drive(controller, 0.9, 100)
+    second = WindowController(experience, max_window=40, start=START, in_turns=True)
+    assert second.plan is NO_SPECULATION
+    second.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    assert second.plan.window > 4
+
+
 def test_a_probe_of_one_device_is_waited_for_and_rarer() -> None:
     """Beside a pass it would measure neither the drafter nor the pass."""
     controller = WindowController(learnt(), max_window=40, start=START, in_turns=True)
@@ -319,15 +332,15 @@ def test_drafts_are_worth_less_of_a_gain_where_their_rows_cost_nobody_anything()
     assert best_plan(costly, max_window=40)[1] is NO_SPECULATION
 
 
-def test_least_forgets_old_samples_and_mean_follows() -> None:
-    least, mean = Least(window=3), Mean(weight=0.5)
+def test_least_forgets_old_samples_and_median_is_of_the_last() -> None:
+    least, median = Least(window=3), Median(window=3)
     least.update(-0.5)  # a mismeasurement
-    assert (least.value, mean.value) == (None, None)
-    for sample in (1.0, 5.0, 4.0, 6.0):
+    assert (least.value, median.value) == (None, None)
+    for sample in (1.0, 5.0, 4.0, 60.0):
         least.update(sample)
-        mean.update(sample)
+        median.update(sample)
     assert least.value == 4.0
-    assert mean.value == pytest.approx(4.75)
+    assert median.value == 5.0
 
 
 def test_a_session_begins_with_what_others_have_learnt() -> None:

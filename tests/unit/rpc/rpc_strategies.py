@@ -103,6 +103,7 @@ def draft_blocks(draw: st.DrawFn) -> DraftBlock:
         kv_length=draw(counts),
         draft_us=draw(micros),
         parents=draw(tuples(any_ids)),
+        copied=tuple(i for i in range(len(token_ids)) if draw(st.booleans())),
     )
 
 
@@ -124,7 +125,15 @@ open_sessions = st.builds(
     trace_context=st.dictionaries(texts, texts, max_size=2),
 )
 advances = st.builds(
-    Advance, session_id=session_ids, epoch=epochs, base=counts, token_ids=tuples(any_ids)
+    Advance,
+    session_id=session_ids,
+    epoch=epochs,
+    base=counts,
+    token_ids=tuples(any_ids),
+    window=st.none() | counts,
+    num_speculative_tokens=st.none() | counts,
+    draw_window=st.none() | counts,
+    num_drawn_tokens=st.none() | counts,
 )
 closes = st.builds(CloseSession, session_id=session_ids)
 credits_ = st.builds(Credit, session_id=session_ids, committed_limit=counts)

@@ -1,0 +1,102 @@
+"""How far to speculate with a drafter that copies and has a model besides (`cascade`).
+
+Copying costs the drafter nothing and is right often where a text repeats itself; drawing takes the
+model's time and is right more evenly. Judged together, each would spoil the other's figures, so
+each has a window controller of its own, and both plans hold at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import NamedTuple
+
+from orchestrator.estimates import Experience
+from orchestrator.window_controller import NO_SPECULATION, WindowController, WindowPlan
+
+
+class _Tried(NamedTuple):
+    """Drafts of one source that were looked at, and those that were right."""
+
+    judged: int
+    accepted: int
+
+
+class CascadeController:
+    """Two `WindowController`s that are told of their own drafts; see there for the arguments."""
+
+    def __init__(
+        self,
+        experience: Experience,
+        *,
+        max_window: int,
+        start: WindowPlan,
+        sessions: int = 1,
+        is_deterministic: bool = True,
+        in_turns: bool = False,
+    ) -> None:
+        self._drawing = WindowController(
+            experience,
+            max_window=max_window,
+            start=start,
+            sessions=sessions,
+            is_deterministic=is_deterministic,
+            in_turns=in_turns,
+        )
+        self._copying = WindowController(  # it takes no time of the device
+            experience.copying,
+            max_window=max_window,
+            start=start,
+            sessions=sessions,
+            is_deterministic=is_deterministic,
+        )
+
+    @property
+    def plan(self) -> WindowPlan:
+        """Both plans: the verifier waits as long as the model's drafts need, if they pay."""
+        copying, drawing = self._copying.plan, self._drawing.plan
+        if not drawing.window:
+            return replace(copying, draw_window=0) if copying.window else NO_SPECULATION
+        return WindowPlan(
+            (copying if copying.window else drawing).num_speculative_tokens,
+            max(copying.window, drawing.window),
+            drawing.patience_s,
+            drawing.ahead,
+            draw_window=drawing.window,
+            num_drawn_tokens=drawing.num_speculative_tokens,
+        )
+
+    def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
+        """A block has come, with so many drawn tokens, which took so long."""
+        self._drawing.saw_block(num_tokens=num_tokens, draft_s=draft_s)
+
+    def saw_round_trip(self, seconds: float) -> None:
+        """Time on the wire and in queues to both workers and back, at best."""
+        self._drawing.saw_round_trip(seconds)
+        self._copying.saw_round_trip(seconds)
+
+    def saw_overtaken(self, *, compared: int, agreed: int, copied: Collection[int]) -> None:
+        """Drafts came after the verifier had gone on alone; of those compared `copied` were."""
+        copies, drawn = _by_source(compared, agreed, copied)
+        self._copying.saw_overtaken(compared=copies.judged, agreed=copies.accepted)
+        self._drawing.saw_overtaken(compared=drawn.judged, agreed=drawn.accepted)
+
+    def saw_verdict(
+        self, *, judged: int, accepted: int, committed: int, sessions: int, copied: Collection[int]
+    ) -> None:
+        """A verdict has come; of the drafts that it judged `copied` were copied."""
+        copies, drawn = _by_source(judged, accepted, copied)
+        for controller, tried in ((self._copying, copies), (self._drawing, drawn)):
+            controller.saw_verdict(
+                judged=tried.judged,
+                accepted=tried.accepted,
+                committed=committed,
+                sessions=sessions,
+            )
+
+
+def _by_source(judged: int, right: int, copied: Collection[int]) -> tuple[_Tried, _Tried]:
+    """What was copied, and what was drawn; drafts behind the first wrong one were not tried."""
+    tried = min(right + 1, judged)
+    copies = _Tried(sum(i < tried for i in copied), sum(i < right for i in copied))
+    return copies, _Tried(tried - copies.judged, right - copies.accepted)

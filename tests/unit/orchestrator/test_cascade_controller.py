@@ -1,0 +1,135 @@
+"""Copying and drawing are judged apart, and each is planned for what it is worth."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from orchestrator.cascade_controller import CascadeController
+from orchestrator.estimates import Experience, PassCost
+from orchestrator.window_controller import NO_SPECULATION, WindowPlan
+
+START = WindowPlan(4, 12, None)
+PASS_S = 0.030
+
+
+def experience() -> Experience:
+    passes = PassCost()
+    for rows in (1, 3, 9, 13):
+        passes.update(rows, PASS_S + 0.0005 * rows, sessions=1)
+    return Experience(passes)
+
+
+def drive(
+    controller: CascadeController,
+    *,
+    copied: float | None,
+    drawn: float,
+    draw_s: float = 0.003,
+    rounds: int = 200,
+    seed: int = 0,
+) -> list[WindowPlan]:
+    """Rounds in which every other one finds something to copy, which is right as often as `copied`
+    says (None: never finds any), and in the others the model drafts, if it may."""
+    chance, plans = random.Random(seed), []
+    for number in range(rounds):
+        plan = controller.plan
+        copies = copied is not None and number % 2 == 0
+        if copies:
+            length, rate = min(plan.num_speculative_tokens, plan.window), copied or 0.0
+        else:
+            own = plan.window if plan.draw_window is None else plan.draw_window
+            block = plan.num_drawn_tokens or plan.num_speculative_tokens
+            length, rate = min(block, own), drawn
+        accepted = 0
+        while accepted < length and chance.random() < rate:
+            accepted += 1
+        if length:
+            controller.saw_block(
+                num_tokens=0 if copies else length, draft_s=0.0 if copies else length * draw_s
+            )
+        controller.saw_round_trip(0.001)
+        controller.saw_verdict(
+            judged=length,
+            accepted=accepted,
+            committed=accepted + 1,
+            sessions=1,
+            copied=range(length) if copies else (),
+        )
+        plans.append(controller.plan)
+    return plans
+
+
+def test_where_both_pay_each_has_its_own_length() -> None:
+    controller = CascadeController(experience(), max_window=12, start=START, in_turns=True)
+    plans = drive(controller, copied=0.95, drawn=0.5)[50:]
+    assert all(plan.draw_window == plan.num_drawn_tokens for plan in plans), "in turns"
+    assert sum(plan.num_drawn_tokens or 0 for plan in plans) / len(plans) < 5
+    assert sum(plan.num_speculative_tokens for plan in plans) / len(plans) > 6
+    assert all(plan.window >= plan.num_speculative_tokens for plan in plans)
+
+
+def test_a_model_that_does_not_pay_is_probed_while_copying_goes_on() -> None:
+    """It takes a third of the target's time and is hardly ever right."""
+    controller = CascadeController(experience(), max_window=12, start=START, in_turns=True)
+    plans = drive(controller, copied=0.9, drawn=0.05, draw_s=0.010, rounds=400)[50:]
+    probes = [plan for plan in plans if plan.draw_window]
+    assert 0 < len(probes) < len(plans) / 10
+    assert all(plan.window >= 4 for plan in plans), "what is copied is as long as it was"
+    assert {plan.draw_window for plan in probes} == {2}
+
+
+def test_copying_that_does_not_pay_takes_nothing_from_the_model() -> None:
+    controller = CascadeController(experience(), max_window=12, start=START)
+    plans = drive(controller, copied=0.0, drawn=0.9)[100:]
+    assert all(plan.draw_window for plan in plans)
+
+
+def test_where_neither_pays_nothing_is_drafted_but_probes() -> None:
+    controller = CascadeController(experience(), max_window=12, start=START, in_turns=True)
+    plans = drive(controller, copied=0.0, drawn=0.0, draw_s=0.02, rounds=400)[100:]
+    assert sum(plan == NO_SPECULATION for plan in plans) > 0.7 * len(plans)
+    assert any(plan.window for plan in plans)
+
+
+def test_a_session_begins_with_what_others_have_learnt_of_either() -> None:
+    shared = experience()
+    first = CascadeController(shared, max_window=12, start=START)
+    drive(first, copied=0.95, drawn=0.02, draw_s=0.02)
+    second = CascadeController(shared, max_window=12, start=START)
+    assert second.plan.draw_window == 0
+    assert second.plan.num_speculative_tokens > 4
+
+
+@pytest.mark.parametrize(
+    ("judged", "accepted", "copied", "copies", "drawn"),
+    [
+        (4, 4, (0, 1), (2, 2), (2, 2)),
+        (4, 2, (0, 1), (2, 2), (1, 0)),
+        (4, 1, (0, 1), (2, 1), (0, 0)),
+        (4, 1, (1, 3), (1, 0), (1, 1)),
+        (3, 0, (), (0, 0), (1, 0)),
+        (0, 0, (), (0, 0), (0, 0)),
+    ],
+)
+def test_each_draft_that_was_tried_counts_for_its_source(
+    judged: int,
+    accepted: int,
+    copied: tuple[int, ...],
+    copies: tuple[int, int],
+    drawn: tuple[int, int],
+) -> None:
+    """What lies behind the first wrong draft was not tried."""
+    shared = experience()
+    controller = CascadeController(shared, max_window=12, start=START)
+    for own in (shared, shared.copying):
+        own.acceptance._successes = own.acceptance._trials = 0.0
+        own.acceptance.memory_trials = 1e9
+    controller.saw_verdict(
+        judged=judged, accepted=accepted, committed=accepted + 1, sessions=1, copied=copied
+    )
+    found = [
+        (own.acceptance._trials, own.acceptance._successes) for own in (shared.copying, shared)
+    ]
+    assert found == [copies, drawn]
