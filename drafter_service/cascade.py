@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from drafter_service.drafter import Drafter, Proposal, ProposeRequest
+from drafter_service.drafter import Drafter, Proposal, ProposeRequest, WarmsUp
 from drafter_service.evidence import Evidence
 from drafter_service.ngram_index import NgramIndex
 from drafter_service.ngram_reader import NgramReader, end_ids, has_ended
@@ -38,6 +38,10 @@ class CascadeDrafter:
         self._margin = config.margin
         self._sessions: dict[SessionKey, _Session] = {}
         self._counters = dict.fromkeys(("copied_tokens", "drawn_tokens"), 0)
+
+    def warm_up(self) -> None:
+        if isinstance(self._model, WarmsUp):
+            self._model.warm_up()
 
     def reserve(self, key: SessionKey, opening: OpenSession) -> None:
         self._model.reserve(key, opening)

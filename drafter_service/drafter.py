@@ -76,6 +76,15 @@ class TakesFeatures(Protocol):
         ...
 
 
+@runtime_checkable
+class WarmsUp(Protocol):
+    """A drafter whose first steps would take longer than later ones."""
+
+    def warm_up(self) -> None:
+        """Do once, before any session, what is done only once."""
+        ...
+
+
 class Drafter(Protocol):
     """One way to guess tokens, for many sessions at once. Used by the engine thread only."""
 

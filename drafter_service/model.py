@@ -23,6 +23,7 @@ from paceline.runtime.page_table import PageTable
 from paceline.runtime.prefix_cache import PrefixCache
 from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
+from paceline.runtime.warm_up import warm_up
 from paceline.sampling.columns import Columns
 from paceline.sampling.draw import DraftRow, draw_drafts
 from paceline.sampling.penalties import NEGATIVE_INFINITY
@@ -73,6 +74,9 @@ class ModelDrafter:
         self._waiting: AdmissionQueue[SessionKey] = AdmissionQueue(
             runner.pool, max_waiting_s=float("inf"), max_waiting_sessions=2**31
         )
+
+    def warm_up(self) -> None:
+        warm_up(self._runner)
 
     def reserve(self, key: SessionKey, opening: OpenSession) -> None:
         if opening.vocab_size < 1:

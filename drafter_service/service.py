@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from drafter_service.cascade import CascadeDrafter
 from drafter_service.corpus import load_corpus
-from drafter_service.drafter import Drafter
+from drafter_service.drafter import Drafter, WarmsUp
 from drafter_service.engine import DrafterEngine
 from drafter_service.model import ModelDrafter
 from drafter_service.ngram import NGRAM_INFO, NgramDrafter
 from drafter_service.ngram_reader import NgramReader
 from drafter_service.servicer import SERVICE_NAME, DrafterServicer
-from paceline.config import Config, DrafterConfig, NgramConfig
+from paceline.config import Config, DrafterConfig, ModelConfig, NgramConfig
 from paceline.errors import ConfigError
 from paceline.rpc.codec.drafter import DRAFTER_LINK
 from paceline.rpc.worker import WorkerCore, WorkerService, start_worker
@@ -26,11 +27,20 @@ from paceline.telemetry.tracing import start_tracing
 async def start(config: Config) -> WorkerService:
     """Load and serve. Raises `StartupError` when the configuration cannot be served."""
     drafter, tokenizer = await in_short_thread(load_drafter, config.drafter)
-    return await serve(config, drafter, tokenizer)
+    warm_up = None
+    if isinstance(config.drafter.model, ModelConfig) and isinstance(drafter, WarmsUp):
+        warm_up = drafter.warm_up
+    return await serve(config, drafter, tokenizer, warm_up=warm_up)
 
 
-async def serve(config: Config, drafter: Drafter, tokenizer: Tokenizer | None) -> WorkerService:
-    """Serve a drafter that is loaded already."""
+async def serve(
+    config: Config,
+    drafter: Drafter,
+    tokenizer: Tokenizer | None,
+    *,
+    warm_up: Callable[[], None] | None = None,
+) -> WorkerService:
+    """Serve a drafter that is loaded already; `warm_up` is run by the engine's thread before."""
     tracing = start_tracing(config.telemetry.traces, "drafter")
     core = WorkerCore(
         DrafterEngine(drafter, tracing),
@@ -45,6 +55,7 @@ async def serve(config: Config, drafter: Drafter, tokenizer: Tokenizer | None) -
         service=SERVICE_NAME,
         add_to_server=DrafterServicer(core).add_to,
         tracing=tracing,
+        warm_up=warm_up,
     )
 
 

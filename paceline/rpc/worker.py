@@ -12,6 +12,7 @@ import grpc
 from opentelemetry.metrics import Meter
 
 from paceline.config import Config
+from paceline.errors import StartupError
 from paceline.rpc.codec.describe import encode_worker_info
 from paceline.rpc.credentials import load_credentials
 from paceline.rpc.link import serve_link
@@ -168,8 +169,12 @@ async def start_worker(
     service: str,
     add_to_server: Callable[[grpc.aio.Server], object],
     tracing: Tracing | None = None,
+    warm_up: Callable[[], None] | None = None,
 ) -> WorkerService:
-    """Serve `core` under the full gRPC name `service`. Raises `StartupError`."""
+    """Serve `core` under the full gRPC name `service`, after `warm_up` on its engine's thread.
+
+    Raises `StartupError`.
+    """
     shell = ServerShell(
         listen,
         {service: add_to_server},
@@ -181,12 +186,22 @@ async def start_worker(
     try:
         metrics = await asyncio.to_thread(start_metrics, config.telemetry, service=core.kind)
         core.export(metrics.meter)
+        core.thread.start()
+        if warm_up is not None:
+            await _warm_up(core, warm_up)
         await shell.start()
     except BaseException:
+        await asyncio.to_thread(core.thread.stop)
         if tracing is not None:
             await tracing.stop()
         await asyncio.to_thread(metrics.stop)
         raise
-    core.thread.start()
     await shell.set_serving(serving=True)
     return WorkerService(shell, core.thread, metrics, tracing)
+
+
+async def _warm_up(core: WorkerCore[E, R], warm_up: Callable[[], None]) -> None:
+    try:
+        await asyncio.wrap_future(core.thread.call(warm_up))
+    except Exception as error:  # of the device or the model: it would fail every session
+        raise StartupError(f"the {core.kind}'s model failed in its first pass: {error}") from error

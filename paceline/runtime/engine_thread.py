@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from paceline.types import SessionId
@@ -96,6 +97,21 @@ class EngineThread(Generic[E, R]):
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
+
+    def call(self, work: Callable[[], None]) -> Future[None]:
+        """Run something on the thread, before or between steps."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # handed on to the caller
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._inbox.put(run)
+        return done
 
     def attach(self, deliver: Callable[[Sequence[R]], None]) -> EngineLink[E]:
         """Open a link; `deliver` gets its replies, on the engine thread."""

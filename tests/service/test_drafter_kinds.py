@@ -14,6 +14,9 @@ from support.reduced_models import save_reduced_model
 from support.services import model_section, running, settings, until
 from support.tiny_models import save_tiny_model
 
+from paceline.client import GenerateResult
+from paceline.runtime import device
+
 Greedy = Callable[..., list[int]]
 
 PROMPTS = ([*range(5, 18)] * 2, [*range(40, 52)], [7, 7, 7, 7, 3])
@@ -121,6 +124,36 @@ async def test_every_kind_gives_the_targets_own_greedy_text(
             assert 1.5 < max(result.stats.mean_acceptance_length for result in results) < 3
         if "reduced" in kind:
             assert sum(result.stats.accepted for result in results) > 40
+        await until(stack.is_idle)
+
+
+@pytest.fixture(params=[0.5, 1.0])
+def share(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """So much of one device is what every worker takes."""
+    found = device.Device("the only one", request.param)
+    monkeypatch.setattr(device, "device_of", lambda _name: found)
+    return found.share
+
+
+@pytest.mark.parametrize("kind", ["first layers", "cascade", "cascade over a reduced vocabulary"])
+async def test_so_it_does_where_windows_adapt_and_one_device_is_shared(
+    kind: str, share: float, kinds: dict[str, Any], target: Path, greedy: Greedy
+) -> None:
+    """With room for both at once, and in turns; one session after another, and all at once."""
+    wanted = [greedy(target, prompt, NUM_TOKENS) for prompt in PROMPTS]
+    adaptive = {"speculation": {"adaptive": True}}
+    async with running(settings(target, drafter=kinds[kind], orchestrator=adaptive)) as stack:
+        workers = [await stack.info(role) for role in ("verifier", "drafter")]
+        assert [worker.device_id for worker in workers] == ["the only one"] * 2
+        assert workers[0].competes_with(workers[1]) == (share == 1.0)
+
+        async def generate(prompt: list[int]) -> GenerateResult:
+            return await stack.generate(token_ids=prompt, max_tokens=NUM_TOKENS, temperature=0)
+
+        results = [await generate(prompt) for prompt in PROMPTS]
+        results += await asyncio.gather(*map(generate, PROMPTS))
+        assert [result.token_ids for result in results] == wanted * 2
+        assert sum(result.stats.drafted for result in results) > 0
         await until(stack.is_idle)
 
 

@@ -33,10 +33,11 @@ from test_cancellation import VOCAB, model
 from test_concurrent_clients import EmulatedRunner
 from torch import Tensor
 
+import drafter_service.model
 import drafter_service.service
 import verifier_service.service
 from paceline.client import Chunk, Client
-from paceline.config import parse_config
+from paceline.config import parse_config, split_address
 from paceline.errors import ModelLoadError, PacelineError, StartupError, UnavailableError
 from paceline.runtime.runner import Chunk as RunnerChunk
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
@@ -238,6 +239,26 @@ async def test_a_draft_model_that_is_not_there_fails_its_service(
     document = settings(tiny_dir(), tmp_path / "missing")
     with pytest.raises(ModelLoadError, match="missing"):
         await drafter_service.service.start(parse_config(document, source="test"))
+
+
+@pytest.mark.parametrize("module", [verifier_service.service, drafter_service.service])
+async def test_a_model_whose_first_pass_fails_ends_the_start(
+    module: Any, tiny_dir: MakeDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its reason, and the port is free again."""
+
+    def no_memory(*_arguments: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(verifier_service.service, "warm_up", no_memory)
+    monkeypatch.setattr(drafter_service.model, "warm_up", no_memory)
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+    document = settings(tiny_dir(), tiny_dir())
+    document["verifier"]["listen"] = document["drafter"]["listen"] = address
+    with pytest.raises(StartupError, match="model failed in its first pass: out of memory"):
+        await module.start(parse_config(document, source="test"))
+    socket.create_server(tuple(split_address(address))).close()
 
 
 async def test_without_its_drafter_the_orchestrator_starts_only_where_allowed(

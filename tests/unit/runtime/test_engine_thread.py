@@ -108,6 +108,23 @@ def test_events_of_a_link_are_handled_in_order_on_one_thread(bench: Bench) -> No
     assert len(bench.engine.threads) == 1
 
 
+def test_work_is_done_on_the_thread_and_its_error_is_the_callers(bench: Bench) -> None:
+    threads: list[int] = []
+    bench.thread.call(lambda: threads.append(threading.get_ident())).result(PATIENCE_S)
+    bench.settle()
+    link, _ = bench.attach()
+    link.post([1])
+    bench.settle()
+    assert set(threads) == bench.engine.threads
+
+    def fail() -> None:
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        bench.thread.call(fail).result(PATIENCE_S)
+    bench.settle()
+
+
 def test_a_step_is_delivered_as_one_batch_a_link(bench: Bench) -> None:
     """DESIGN 3: one ragged pass gives one message, however many sessions it served."""
     (first, to_first), (_, to_second) = bench.attach(), bench.attach()
