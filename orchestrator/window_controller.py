@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from orchestrator.estimates import AcceptanceEstimate, Experience
@@ -129,9 +129,10 @@ class WindowController:
     """Adapts one session's speculation; pure bookkeeping, driven by the relay.
 
     It begins with what other sessions have learnt; while nobody knows anything, with `start` if the
-    session is alone and without drafts in company;
+    session is alone and without drafts in company.
     `is_deterministic` says whether the target's tokens do not depend on drafts, `in_turns` whether
-    both workers compute on one device, which gives a pass that is drafted beside the time of two.
+    both workers compute on one device: nothing is drafted then beside a pass, the verifier reads
+    the prompt before the drafter does, and a pair that nobody knows begins with a probe.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class WindowController:
         if in_turns:  # the verifier reads the prompt first
             self.plan = NO_SPECULATION
             if sessions == 1:
-                self._start = replace(start, window=start.num_speculative_tokens)
+                self._start = self._probe
         elif self._is_known(sessions):
             _, self.plan = self._best(self._conditions(sessions))
         elif sessions > 1:  # passes full of drafts that nobody knows would cost all of them

@@ -217,12 +217,12 @@ def test_on_one_device_the_verifier_reads_the_prompt_first() -> None:
     controller = WindowController(experience, max_window=40, start=START, in_turns=True)
     assert controller.plan is NO_SPECULATION
     controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
-    assert controller.plan == WindowPlan(4, 4, None), "where a pair that nobody knows begins"
+    assert controller.plan == WindowPlan(PROBE_LENGTH, PROBE_LENGTH, None), "nobody knows the pair"
     drive(controller, 0.9, 100)
     second = WindowController(experience, max_window=40, start=START, in_turns=True)
     assert second.plan is NO_SPECULATION
     second.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
-    assert second.plan.window > 4
+    assert second.plan.window > PROBE_LENGTH
 
 
 def test_a_probe_of_one_device_is_waited_for_and_rarer() -> None:
