@@ -176,7 +176,7 @@ class DrafterEngine:
 
     def _reads_much(self, request: ProposeRequest, proposal: Proposal) -> bool:
         """Whether a step read more than a block: its time is not that of a draft token."""
-        return proposal.num_read > 1 + self._sessions[request.key].block_length
+        return proposal.num_read > 1 + self._sessions[request.key].num_drawn_tokens
 
     def _take(self, session: DraftSession, proposal: Proposal, seconds: float | None) -> Replies:
         if self._traces:

@@ -195,9 +195,9 @@ class DraftSession:
             self.branches = Branches(len(self.tokens), draws[trunk:], tree.without_trunk())
 
     @property
-    def block_length(self) -> int:
-        """Tokens of a full block."""
-        return self._block_length
+    def num_drawn_tokens(self) -> int:
+        """Tokens of a full block that a model drew."""
+        return min(self._block_length, self._num_drawn)
 
     def take_block(
         self, *, found_nothing: bool, kv_length: int, is_waiting: bool = False, ends: bool = False
@@ -247,9 +247,18 @@ class DraftSession:
         )
 
     def _is_full(self) -> bool:
-        """Whether what is unsent makes a block."""
+        """Whether what is unsent makes a block.
+
+        Where the model may draw no further, copying may still go on, or the block says that nothing
+        follows, which spares the verifier from waiting for it.
+        """
         num_unsent = len(self._unsent)
-        return num_unsent >= self._block_length or num_unsent - len(self._copied) >= self._num_drawn
+        if num_unsent >= self._block_length:
+            return True
+        may_draw = self._draw_window is None or (
+            len(self.tokens) < self.committed + self._draw_window
+        )
+        return may_draw and num_unsent - len(self._copied) >= self._num_drawn
 
     def _state(self) -> DrafterState:
         if self.committed >= self._max_length:

@@ -57,8 +57,11 @@ class CascadeController:
         copying, drawing = self._copying.plan, self._drawing.plan
         if not drawing.window:
             return replace(copying, draw_window=0) if copying.window else NO_SPECULATION
+        block = drawing.num_speculative_tokens
+        if copying.window:  # after all that the model draws there is room for a look-up
+            block = max(block + 1, copying.num_speculative_tokens)
         return WindowPlan(
-            (copying if copying.window else drawing).num_speculative_tokens,
+            block,
             max(copying.window, drawing.window),
             drawing.patience_s,
             drawing.ahead,

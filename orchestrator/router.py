@@ -46,7 +46,7 @@ class Router:
         self._verifier_affinity: AffinityMap[VerifierWorker] = AffinityMap()
         self._drafter_affinity: AffinityMap[DrafterWorker] = AffinityMap()
         self._pass_costs = {id(worker): PassCost() for worker in verifiers}
-        self._experiences: dict[tuple[int, int], Experience] = {}
+        self._experiences: dict[tuple[int, int, str], Experience] = {}
         self._serving = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         for worker in self.workers:
@@ -79,7 +79,8 @@ class Router:
 
     def experience(self, verifier: VerifierWorker, drafter: DrafterWorker) -> Experience:
         """What is known of this pair; its sessions learn together."""
-        pair = (id(verifier), id(drafter))
+        kind = "" if drafter.info is None else drafter.info.kind
+        pair = (id(verifier), id(drafter), kind)
         if pair not in self._experiences:
             self._experiences[pair] = Experience(self._pass_costs[id(verifier)])
         return self._experiences[pair]

@@ -115,7 +115,8 @@ def _plans(conditions: Conditions, most_ahead: int, max_window: int) -> list[Win
 def probe_interval(conditions: Conditions, *, in_turns: bool = False) -> float:
     """Tokens between two probes, so that they cost `PROBE_SHARE` of the time.
 
-    A probe rides along: it costs the rows that it adds to a pass; `in_turns`, its drafting too.
+    A probe rides along: it costs the rows that it adds to a pass; where workers compute `in_turns`,
+    its drafting too.
     """
     plain_s = conditions.pass_s(1)
     probe_s = conditions.pass_s(1 + PROBE_LENGTH) - plain_s
@@ -131,8 +132,9 @@ class WindowController:
     It begins with what other sessions have learnt; while nobody knows anything, with `start` if the
     session is alone and without drafts in company.
     `is_deterministic` says whether the target's tokens do not depend on drafts, `in_turns` whether
-    both workers compute on one device: nothing is drafted then beside a pass, the verifier reads
-    the prompt before the drafter does, and a pair that nobody knows begins with a probe.
+    both workers compute on one device: the verifier then reads the prompt before the drafter does,
+    nothing is drafted beside a pass while the session is alone, and a pair that nobody knows begins
+    with short blocks.
     """
 
     def __init__(
@@ -157,12 +159,14 @@ class WindowController:
         self._has_news = False
         self._start: WindowPlan | None = None
         length = min(PROBE_LENGTH, max_window)
-        # One that rides along would measure drafting beside a pass.
-        self._probe = WindowPlan(length, length, None if in_turns else 0.0)
+        self._probe = WindowPlan(length, length, 0.0)
+        self._is_beside_a_pass = False
+        """Whether the next block is drafted so although the workers take turns: the verifier hears
+        of a window that opens when it has gone on already."""
         if in_turns:  # the verifier reads the prompt first
             self.plan = NO_SPECULATION
             if sessions == 1:
-                self._start = self._probe
+                self._start = WindowPlan(length, length, None)
         elif self._is_known(sessions):
             _, self.plan = self._best(self._conditions(sessions))
         elif sessions > 1:  # passes full of drafts that nobody knows would cost all of them
@@ -170,8 +174,11 @@ class WindowController:
 
     def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
         """A block has come from the drafter."""
-        if num_tokens:
+        if not num_tokens:
+            return
+        if not self._is_beside_a_pass:
             self._shared.draft_s.update(draft_s / num_tokens)
+        self._is_beside_a_pass = False
 
     def saw_round_trip(self, seconds: float) -> None:
         """Time on the wire and in queues to both workers and back, at best."""
@@ -211,6 +218,12 @@ class WindowController:
             self._shared.acceptance.update(judged=judged, accepted=accepted)
             self._agreement.cap(self._acceptance.value)
             self._shared.agreement.cap(self._shared.acceptance.value)
+        was_closed = not self.plan.window
+        self._plan(committed, sessions)
+        if was_closed and self.plan.window:
+            self._is_beside_a_pass = self._takes_turns(sessions)
+
+    def _plan(self, committed: int, sessions: int) -> None:
         if self._is_known(sessions):
             self._decide(self._conditions(sessions), committed)
         elif self._start is not None:
@@ -246,11 +259,19 @@ class WindowController:
             self.plan = self._without_drafts(conditions, committed)
             return
         self._off_tokens = 0
-        if not self.plan.ahead or best_rate > GAIN_TO_SWITCH * rate(conditions, self.plan):
+        is_kept = self.plan.ahead and not self._takes_turns(conditions.sessions)
+        if not is_kept or best_rate > GAIN_TO_SWITCH * rate(conditions, self.plan):
             self.plan = best
 
     def _best(self, conditions: Conditions) -> tuple[float, WindowPlan]:
-        return best_plan(conditions, max_window=self._max_window, in_turns=self._in_turns)
+        return best_plan(
+            conditions, max_window=self._max_window, in_turns=self._takes_turns(conditions.sessions)
+        )
+
+    def _takes_turns(self, sessions: int) -> bool:
+        """In company the device is busy with the others anyway, and each pass takes what it does
+        beside a draft."""
+        return self._in_turns and sessions == 1
 
     def _without_drafts(self, conditions: Conditions, committed: int) -> WindowPlan:
         """No speculation, but a short block now and then, as often as it is cheap.
@@ -267,7 +288,8 @@ class WindowController:
                 return self.plan
             self._off_tokens = 0
             return NO_SPECULATION
-        is_due = self._off_tokens >= probe_interval(conditions, in_turns=self._in_turns)
+        takes_turns = self._takes_turns(conditions.sessions)
+        is_due = self._off_tokens >= probe_interval(conditions, in_turns=takes_turns)
         if not is_due and self._shared.off_tokens < MAX_PROBE_TOKENS:
             return NO_SPECULATION
         self._off_tokens, self._has_news = 0, False

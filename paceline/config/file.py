@@ -18,6 +18,9 @@ from paceline.config.workers import DrafterConfig, VerifierConfig
 from paceline.drafters import shipped_drafter
 from paceline.errors import ConfigError
 
+_WHAT_DRAFTS = {"kind", "model", "ngram", "tree"}
+"""Settings of a drafter by which a file says what drafts."""
+
 
 class Config(Section):
     """The whole file. Every setting has a default: an empty file is the demo on one machine."""
@@ -37,7 +40,7 @@ class Config(Section):
         if not isinstance(data, dict):
             return data
         drafter, verifier = data.get("drafter", {}), data.get("verifier", {})
-        if not isinstance(drafter, dict) or not drafter.keys().isdisjoint({"kind", "model"}):
+        if not isinstance(drafter, dict) or not drafter.keys().isdisjoint(_WHAT_DRAFTS):
             return data
         path = shipped_drafter(_target_of(verifier))
         if path is None:
@@ -91,8 +94,10 @@ def _target_of(verifier: Any) -> str | None:
     if isinstance(verifier, dict):
         verifier = verifier.get("model", VerifierConfig().model)
     if isinstance(verifier, dict):
-        return verifier.get("path")
-    return getattr(getattr(verifier, "model", verifier), "path", None)
+        path = verifier.get("path")
+    else:
+        path = getattr(getattr(verifier, "model", verifier), "path", None)
+    return path if isinstance(path, str) else None
 
 
 def _problem(location: tuple[int | str, ...], kind: str, message: str) -> str:

@@ -190,13 +190,14 @@ async def start_worker(
         if warm_up is not None:
             await _warm_up(core, warm_up)
         await shell.start()
+        await shell.set_serving(serving=True)
     except BaseException:
+        await shell.stop(grace_s=0.0)
         await asyncio.to_thread(core.thread.stop)
         if tracing is not None:
             await tracing.stop()
         await asyncio.to_thread(metrics.stop)
         raise
-    await shell.set_serving(serving=True)
     return WorkerService(shell, core.thread, metrics, tracing)
 
 

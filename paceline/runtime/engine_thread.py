@@ -103,6 +103,8 @@ class EngineThread(Generic[E, R]):
         done: Future[None] = Future()
 
         def run() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
             try:
                 work()
             except Exception as error:  # handed on to the caller

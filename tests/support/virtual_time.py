@@ -64,7 +64,8 @@ class TimedWorker(QueuedWorker):
         self.meter = meter
         self._clock = clock
         self._delay_s = delay_s
-        self._is_busy = False
+        self.is_busy = False
+        """Whether a step is under way."""
         self._inbox: list[Any] = []
 
     def send(self, event: Any) -> int:
@@ -77,7 +78,7 @@ class TimedWorker(QueuedWorker):
 
     def _turn(self) -> None:
         """One turn of the engine thread: take what has come, then a step."""
-        if self._is_busy:
+        if self.is_busy:
             return
         now = self._clock.now
         inbox, self._inbox = self._inbox, []
@@ -93,11 +94,11 @@ class TimedWorker(QueuedWorker):
         replies = [reply for _, reply in self.engine.step(now)]
         seconds = self.meter.seconds - before
         self.busy_s += seconds
-        self._is_busy = True
+        self.is_busy = True
         self._clock.at(now + seconds, self._end, replies)
 
     def _end(self, replies: list[Any]) -> None:
-        self._is_busy = False
+        self.is_busy = False
         self._deliver(replies)
         self._clock.when_quiet(self._turn)
 

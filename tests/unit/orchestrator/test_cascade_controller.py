@@ -68,6 +68,9 @@ def test_where_both_pay_each_has_its_own_length() -> None:
     assert sum(plan.num_drawn_tokens or 0 for plan in plans) / len(plans) < 5
     assert sum(plan.num_speculative_tokens for plan in plans) / len(plans) > 6
     assert all(plan.window >= plan.num_speculative_tokens for plan in plans)
+    assert all(plan.num_speculative_tokens > (plan.num_drawn_tokens or 0) for plan in plans), (
+        "room for a look-up behind what is drawn"
+    )
 
 
 def test_a_model_that_does_not_pay_is_probed_while_copying_goes_on() -> None:

@@ -89,7 +89,7 @@ def test_a_shortage_tells_needed_and_available_with_every_number() -> None:
 def test_gpus_that_no_model_asks_for_are_mentioned() -> None:
     """H05."""
     gpu_nodes = [Node("10.0.0.1", {"CPU": 8, "GPU": 2}, {}), Node("10.0.0.2", {"CPU": 8}, {})]
-    advice = unused_gpus(Config(), gpu_nodes)
+    advice = unused_gpus(config_of(drafter={"kind": "ngram"}), gpu_nodes)
     assert advice is not None
     assert "2 GPUs" in advice
     assert "cluster.verifier.num_gpus" in advice
@@ -101,5 +101,6 @@ def test_nothing_is_said_where_gpus_are_reserved_or_absent_or_refused() -> None:
     gpu_nodes = [Node("10.0.0.1", {"GPU": 1}, {})]
     on_cpu = config_of(verifier={"model": {"path": "m", "device": "cpu"}})
     assert unused_gpus(Config(), [Node("10.0.0.1", {"CPU": 8}, {})]) is None
-    assert unused_gpus(config_of(cluster={"verifier": {"num_gpus": 1}}), gpu_nodes) is None
+    reserved = config_of(drafter={"kind": "ngram"}, cluster={"verifier": {"num_gpus": 1}})
+    assert unused_gpus(reserved, gpu_nodes) is None
     assert unused_gpus(on_cpu, gpu_nodes) is None

@@ -101,6 +101,7 @@ def test_what_a_reload_does_not_apply_is_named() -> None:
     wanted = parse_config(
         {
             "verifier": {"model": {"path": "another"}},
+            "drafter": {"kind": "ngram"},
             "orchestrator": {"max_sessions": 7},
             "cluster": {"drafter": {"replicas": 9, "num_cpus": 2, "strategy": "pack"}},
         },
@@ -109,6 +110,8 @@ def test_what_a_reload_does_not_apply_is_named() -> None:
     assert replicas_of(wanted) == {Role.DRAFTER: 9, Role.VERIFIER: 1, Role.ORCHESTRATOR: 1}
     assert other_differences(CONFIG, wanted) == (
         "cluster.drafter.strategy",
+        "drafter.kind",
+        "drafter.model",
         "orchestrator.max_sessions",
         "verifier.model.path",
     )

@@ -225,15 +225,41 @@ def test_on_one_device_the_verifier_reads_the_prompt_first() -> None:
     assert second.plan.window > PROBE_LENGTH
 
 
-def test_a_probe_of_one_device_is_waited_for_and_rarer() -> None:
-    """Beside a pass it would measure neither the drafter nor the pass."""
+def test_a_probe_of_one_device_is_rarer_and_its_time_does_not_count() -> None:
+    """It is drafted beside a pass, which gives the time of two."""
     controller = WindowController(learnt(), max_window=40, start=START, in_turns=True)
     plans = drive(controller, 0.0, 2000)
     probes = [plan for plan in plans[40:] if plan.window]
-    assert {plan.patience_s for plan in probes} == {None}
+    assert {plan.patience_s for plan in probes} == {0.0}
     found = conditions(0.0, draft_s=0.003)
     assert probe_interval(found, in_turns=True) > 2 * probe_interval(found)
     assert len(probes) <= 1 + 2000 / probe_interval(found, in_turns=True)
+
+
+def test_the_first_block_behind_a_window_that_opens_is_not_timed() -> None:
+    experience = learnt()
+    controller = WindowController(experience, max_window=40, start=START, in_turns=True)
+    told: dict[str, int] = {"judged": 0, "accepted": 0, "committed": 1, "sessions": 1}
+    controller.saw_verdict(**told)
+    controller.saw_block(num_tokens=0, draft_s=0.0)
+    controller.saw_block(num_tokens=2, draft_s=0.032)
+    assert experience.draft_s.value is None
+    controller.saw_block(num_tokens=2, draft_s=0.010)
+    assert experience.draft_s.value == 0.005
+
+
+def test_in_company_one_device_is_busy_with_the_others_anyway() -> None:
+    """A draft that takes twice as long beside a pass is still worth it."""
+    experience = learnt()
+    controller = WindowController(experience, max_window=40, start=START, in_turns=True, sessions=4)
+    told: dict[str, int] = {"judged": 2, "accepted": 2, "committed": 3, "sessions": 4}
+    controller.saw_block(num_tokens=2, draft_s=0.012)
+    for _ in range(20):
+        controller.saw_verdict(**told)
+    assert controller.plan.ahead > 0
+    for _ in range(3):
+        controller.saw_verdict(**{**told, "sessions": 1})
+    assert controller.plan.ahead == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

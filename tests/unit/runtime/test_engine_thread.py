@@ -125,6 +125,18 @@ def test_work_is_done_on_the_thread_and_its_error_is_the_callers(bench: Bench) -
     bench.settle()
 
 
+def test_work_that_nobody_waits_for_any_more_is_not_done(bench: Bench) -> None:
+    """A start that was cancelled is no fault of the engine."""
+    begun, may_end = threading.Event(), threading.Event()
+    bench.thread.call(lambda: begun.set() or may_end.wait(PATIENCE_S) or None)
+    assert begun.wait(PATIENCE_S)
+    done: list[int] = []
+    assert bench.thread.call(lambda: done.append(1)).cancel()
+    may_end.set()
+    bench.settle()
+    assert done == []
+
+
 def test_a_step_is_delivered_as_one_batch_a_link(bench: Bench) -> None:
     """DESIGN 3: one ragged pass gives one message, however many sessions it served."""
     (first, to_first), (_, to_second) = bench.attach(), bench.attach()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from support.virtual_time import TimedServices
@@ -30,6 +31,19 @@ def runner(of: SyntheticLaw) -> SyntheticRunner:
     return SyntheticRunner(of, context_length=10_000, num_pages=20_000, page_size=16)
 
 
+class OneDevice(PassCost):
+    """What a draft takes where it is computed beside the verifier's passes, and where it is not."""
+
+    alone_s, beside_s = 0.003, 0.0105
+    services: ClassVar[TimedServices]
+    beside: ClassVar[list[bool]]
+
+    def seconds(self, num_tokens: int, num_sessions: int) -> float:
+        is_busy = self.services.verifier.is_busy
+        self.beside.append(is_busy)
+        return self.beside_s if is_busy else self.alone_s
+
+
 class Race:
     """One scenario with an adaptive window, and what others would have done with its drafts."""
 
@@ -43,6 +57,10 @@ class Race:
         self.scenario = scenario
         target, draft = law(), law(schedule)
         services = TimedServices(scenario, runner(target), runner(draft))
+        if isinstance(scenario.draft, OneDevice):
+            OneDevice.services, OneDevice.beside = services, []
+            for worker in (services.verifier, services.drafter):
+                worker.info = replace(worker.info, device_id="one", device_share=1.0)
         for module, clock in services.clocks().items():
             monkeypatch.setattr(
                 f"{module}.time", SimpleNamespace(monotonic=clock, perf_counter=clock)
@@ -98,6 +116,20 @@ def test_so_it_is_for_several_sessions_together(
     scenario = Scenario(*FAST, prompt_length=16, max_tokens=400, num_sessions=4)
     race = Race(scenario, AcceptanceSchedule(acceptance), monkeypatch)
     assert race.adaptive >= 0.95 * race.best_fixed()
+
+
+@pytest.mark.parametrize(("sessions", "gain"), [(1, 2.0), (4, 1.25)])
+def test_on_one_device_a_session_that_is_alone_takes_turns_and_several_do_not(
+    sessions: int, gain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With others the verifier is never idle, and waiting for it would give up all that is won."""
+    scenario = Scenario(
+        FAST[0], OneDevice(0.0), prompt_length=16, max_tokens=300, num_sessions=sessions
+    )
+    race = Race(scenario, AcceptanceSchedule(0.8), monkeypatch)
+    assert race.adaptive >= gain * race.plain
+    if sessions == 1:
+        assert sum(OneDevice.beside) < len(OneDevice.beside) / 20, "the first block"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
