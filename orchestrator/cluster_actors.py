@@ -29,6 +29,7 @@ from orchestrator.worker_set import WorkerSet
 from paceline import errors
 from paceline.errors import PacelineError, StartupError
 from paceline.logs import setup_logging
+from paceline.openmp import of_shared_cpus
 
 STOP_MARGIN_S = 2.0
 # Closing links to workers that have died takes a moment.
@@ -81,6 +82,8 @@ class ServiceHost:
     async def start(self, launch: Launch) -> Placed | Failure:
         """Start the service; its server and engine live in this process from here on."""
         _own_devices(launch.member)
+        if launch.shares_cpus:
+            os.environ.update(of_shared_cpus(os.environ))
         node = ray.util.get_node_ip_address()
         try:
             config = with_metrics_listen(with_listen(launch, node), node, expose=launch.expose)

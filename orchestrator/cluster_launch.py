@@ -41,6 +41,13 @@ class Launch:
     is_first: bool = True
     """No other replica of the role is on this machine, so that the configured port is its own."""
 
+    @property
+    def shares_cpus(self) -> bool:
+        """Whether drafter and verifier compute on the CPUs of one machine, as far as is known."""
+        roles = (self.config.cluster.drafter, self.config.cluster.verifier)
+        has_gpus = any(role.num_gpus for role in roles)
+        return self.config.drafter.has_model and not self.expose and not has_gpus
+
 
 def with_listen(launch: Launch, node: str) -> Config:
     """The configuration with the address that this member listens on.

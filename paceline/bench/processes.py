@@ -7,6 +7,7 @@ stopped by its id on every way out.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 from collections import deque
@@ -19,8 +20,9 @@ from typing import Any, TypeAlias, TypeVar
 import yaml
 
 from paceline.client import Client
-from paceline.config import parse_config
+from paceline.config import DrafterConfig, parse_config
 from paceline.errors import StartupError
+from paceline.openmp import of_shared_cpus
 from paceline.rpc.health import wait_serving
 
 T = TypeVar("T")
@@ -128,9 +130,17 @@ class ProcessGroup:
         await self._cleanup.aclose()  # what a second Ctrl-C cuts short, the guardian does
 
     async def start(
-        self, name: str, arguments: Sequence[str], *, is_spoken_to: bool = False
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        is_spoken_to: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start `python ARGUMENTS`; `is_spoken_to` opens pipes to its input and output."""
+        """Start `python ARGUMENTS`; `is_spoken_to` opens pipes to its input and output.
+
+        `environment` is added to that of this process.
+        """
         pipe = asyncio.subprocess.PIPE if is_spoken_to else asyncio.subprocess.DEVNULL
         child = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -138,6 +148,7 @@ class ProcessGroup:
             stdin=pipe,
             stdout=pipe,
             stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
             start_new_session=True,  # Ctrl-C is for the benchmark, which then stops the others
             limit=2**24,
         )
@@ -152,13 +163,15 @@ class ProcessGroup:
 
         Raises `ConfigError` for a wrong document, `StartupError` if the service does not start.
         """
-        security = parse_config(dict(document), source=f"{label} of the benchmark").security
+        config = parse_config(dict(document), source=f"{label} of the benchmark")
         path = self._folder / f"{label}.yaml"
         path.write_text(yaml.safe_dump(dict(document)))
         arguments = ("-m", module, "-c", str(path), "--log-level", "warning")
-        process = await self.start(label, arguments)
+        shares_cpus = "drafter" in document and _drafts_on_cpus(config.drafter)
+        environment = of_shared_cpus(os.environ) if shares_cpus else {}
+        process = await self.start(label, arguments, environment=environment)
         address = await process.wait_address()
-        await wait_serving(address, security=security, timeout_s=START_TIMEOUT_S)
+        await wait_serving(address, security=config.security, timeout_s=START_TIMEOUT_S)
         return process
 
     async def stop(self, process: Process) -> None:
@@ -209,6 +222,10 @@ class Services:
             name: peaks.get(name) or peak_of(process.pid)
             for name, process in self.processes.items()
         }
+
+
+def _drafts_on_cpus(drafter: DrafterConfig) -> bool:
+    return drafter.model is not None and not drafter.model.device.startswith("cuda")
 
 
 Deploy: TypeAlias = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Services]]

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -89,3 +90,24 @@ def test_members_of_one_machine_may_try_many_ports_for_their_metrics(
 
 def test_metrics_that_are_off_stay_off() -> None:
     assert with_metrics_listen(Config(), NODE, expose=True) == Config()
+
+
+MODEL = {"kind": "model", "model": {"path": "m"}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "expose", "shared"),
+    [
+        ({"drafter": MODEL}, False, True),
+        ({"drafter": MODEL}, True, False),
+        ({"drafter": {"kind": "ngram"}}, False, False),
+        ({"drafter": MODEL, "cluster": {"verifier": {"num_gpus": 1}}}, False, False),
+    ],
+    ids=["two models, one machine", "several machines", "one model", "a GPU"],
+)
+def test_cpus_are_shared_by_two_models_of_one_machine(
+    sections: dict[str, Any], expose: bool, shared: bool
+) -> None:
+    config = parse_config(sections, source="test")
+    member = Member(Role.VERIFIER, 0, num_cpus=0.5, num_gpus=0)
+    assert Launch(config, "module:start", member, expose).shares_cpus == shared
