@@ -69,6 +69,12 @@ class CascadeController:
             num_drawn_tokens=drawing.num_speculative_tokens,
         )
 
+    def saw_offer(self, *, num_tokens: int, num_copied: int) -> None:
+        """The drafter has answered with so many tokens, of which so many were copied."""
+        self._copying.saw_offer(num_tokens=num_copied)
+        if num_tokens > num_copied:
+            self._drawing.saw_offer(num_tokens=num_tokens - num_copied)
+
     def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
         """A block has come, with so many drawn tokens, which took so long."""
         self._drawing.saw_block(num_tokens=num_tokens, draft_s=draft_s)

@@ -239,6 +239,10 @@ class Experience:
     agreement: AcceptanceEstimate = field(
         default_factory=lambda: AcceptanceEstimate(memory_trials=10 * MEMORY_TRIALS)
     )
+    offers: AcceptanceEstimate = field(
+        default_factory=lambda: AcceptanceEstimate(PRIOR_TRIALS, memory_trials=10 * MEMORY_TRIALS)
+    )
+    """Of a drafter that is asked, how often it has something to propose."""
     draft_s: Median = field(default_factory=Median)
     """Of one token."""
     round_trip_s: Least = field(default_factory=Least)

@@ -32,6 +32,9 @@ class Conditions:
     sessions: int
     """How many share the verifier's passes."""
     cost: CostCurve
+    offers: float = 1.0
+    """Probability that the drafter has anything to propose when it is asked: less than 1 where it
+    copies."""
 
     def token_s(self, block: int) -> float:
         """Time of a draft token in blocks of this length."""
@@ -54,6 +57,7 @@ class Conditions:
             round_trip_s=rounded(self.round_trip_s),
             sessions=self.sessions,
             cost=self.cost,
+            offers=round(self.offers, 2),
         )
 
 
@@ -88,7 +92,10 @@ def waiting_rate(conditions: Conditions, block: int, ahead: int) -> float:
         visits = _rides(conditions, block, ahead)
         tokens += visits * expected_tokens(conditions.acceptance, ahead)
         seconds += visits * max(conditions.pass_s(ahead + 1), drafting_s)
-    return tokens / seconds
+    # the verifier waits as well to hear that there is nothing, and decodes alone
+    offers = conditions.offers
+    in_vain_s = conditions.round_trip_s + conditions.pass_s(1)
+    return (offers * tokens + 1.0 - offers) / (offers * seconds + (1.0 - offers) * in_vain_s)
 
 
 def riding_rate(conditions: Conditions, block: int, ahead: int) -> float:
@@ -108,7 +115,7 @@ def riding_rate(conditions: Conditions, block: int, ahead: int) -> float:
         first = min(ahead, max(blocks * block - lag, 0))
         # all but the bonus's own, and on average half a block that is not sent yet
         then = min(ahead, max(0, int(pass_s / token_s - 1 - (block - 1) / 2)))
-        caught = conditions.agreement**lag if first else 0.0
+        caught = conditions.offers * conditions.agreement**lag if first else 0.0
         visits = _rides(conditions, first, then) if then else 0.0
         tokens = lag + caught * (
             expected_tokens(conditions.acceptance, first)

@@ -154,6 +154,7 @@ class WindowController:
         self._in_turns = in_turns
         self._acceptance = AcceptanceEstimate.beginning_with(experience.acceptance.value)
         self._agreement = AcceptanceEstimate.beginning_with(experience.agreement.value)
+        self._offers = AcceptanceEstimate.beginning_with(experience.offers.value)
         self._round_trip_s: float | None = None
         self._off_tokens = 0
         self._has_news = False
@@ -171,6 +172,12 @@ class WindowController:
             _, self.plan = self._best(self._conditions(sessions))
         elif sessions > 1:  # passes full of drafts that nobody knows would cost all of them
             self.plan = NO_SPECULATION
+
+    def saw_offer(self, *, num_tokens: int, num_copied: int = 0) -> None:
+        """The drafter has answered with so many tokens, `num_copied` or not; none where it has
+        nothing to propose."""
+        for estimate in (self._offers, self._shared.offers):
+            estimate.update(judged=1, accepted=int(num_tokens > 0))
 
     def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
         """A block has come from the drafter."""
@@ -251,6 +258,7 @@ class WindowController:
             round_trip_s=round_trip_s,
             sessions=sessions,
             cost=self._shared.cost.curve(),
+            offers=self._offers.value,
         ).rounded()
 
     def _decide(self, conditions: Conditions, committed: int) -> None:

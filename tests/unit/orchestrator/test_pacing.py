@@ -23,9 +23,13 @@ class Recorder:
         self.round_trips: list[float] = []
         self.blocks: list[tuple[int, float]] = []
         self.copied: list[list[int]] = []
+        self.offers: list[tuple[int, int]] = []
 
     def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
         self.blocks.append((num_tokens, draft_s))
+
+    def saw_offer(self, *, num_tokens: int, num_copied: int) -> None:
+        self.offers.append((num_tokens, num_copied))
 
     def saw_round_trip(self, seconds: float) -> None:
         self.round_trips.append(seconds)
@@ -172,6 +176,15 @@ def test_what_was_copied_is_told_by_its_place_among_the_judged() -> None:
     paced.judged(verdict(10, 5, 6, 7, 8, judged=4, accepted=4), 1, 0.1)
     paced.judged(verdict(14, 9, judged=2, accepted=1), 1, 0.2)
     assert seen.copied == [[1, 2, 3], [1]]
+
+
+def test_that_there_is_nothing_to_propose_is_an_answer_too() -> None:
+    """Not so behind drafts that are on their way: the window is full."""
+    paced, seen = pacing()
+    paced.drafted(replace(block(10, 5, 6, 7), copied=(1, 2)), [], 0.0)
+    paced.drafted(replace(block(13, state=DrafterState.PAUSED), known_committed=10), [], 0.0)
+    paced.drafted(block(13, state=DrafterState.PAUSED), [], 0.1)
+    assert seen.offers == [(3, 2), (0, 0)]
 
 
 def test_what_was_copied_and_overtaken_is_told_by_its_place_among_the_compared() -> None:

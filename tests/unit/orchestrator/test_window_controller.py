@@ -420,3 +420,19 @@ def test_a_drafter_that_becomes_good_again_is_found_without_judging_anything() -
         if controller.plan.ahead:
             return
     raise AssertionError("never found out")
+
+
+def test_a_drafter_that_seldom_has_anything_to_propose_is_not_waited_for() -> None:
+    """What it copies is right, but for one answer in thirty the verifier would wait each time."""
+    rare = conditions(0.7, draft_s=0.0, round_trip_s=0.003, offers=0.03)
+    assert waiting_rate(rare, 4, 0) < plain_rate(rare)
+    assert best_plan(rare, max_window=12)[1].patience_s in (0.0, NO_SPECULATION.patience_s)
+    often = conditions(0.7, draft_s=0.0, round_trip_s=0.003, offers=0.5)
+    assert best_plan(often, max_window=12)[1].patience_s != 0.0
+    controller = WindowController(learnt(), max_window=12, start=START)
+    controller.saw_round_trip(0.003)
+    controller.saw_block(num_tokens=4, draft_s=0.0004)
+    for _ in range(60):
+        controller.saw_offer(num_tokens=0)
+        controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    assert controller.plan.patience_s == 0.0
