@@ -27,6 +27,10 @@ from paceline.types import (
     WorkerInfo,
 )
 
+MAX_UNTOLD = 64
+"""Tokens that a drafter may be behind while its window is closed. It reads them in one go when the
+window opens; each message would take a core from the verifier where they share the CPUs."""
+
 
 class DraftSide:
     """A generation's session on a drafter, while it has one.
@@ -52,6 +56,8 @@ class DraftSide:
         self._had_one = False
         self._worker: WorkerSession[DrafterEvent, DrafterReply] | None = None
         self._pacing: Pacing | None = None
+        self._untold: tuple[int, ...] = ()
+        """Committed last; a drafter whose window is closed need not hear of it at once."""
         self._features = FeatureFlow()
         self._on_reply = on_reply
         self._on_lost = on_lost
@@ -125,6 +131,7 @@ class DraftSide:
     def lost(self) -> None:
         """The drafter is gone, or has freed the session."""
         self._worker = self._pacing = None
+        self._untold = ()
 
     def close(self) -> None:
         """Free the session on the drafter. Idempotent."""
@@ -164,8 +171,14 @@ class DraftSide:
 
     def _begin(self, epoch: int) -> None:
         if self._worker is not None:
-            length = len(self._session.tokens)
-            self._send(self._with_plan(Advance(self._worker.session_id, epoch, length, ())))
+            self._send(self._with_plan(self._flush(epoch)))
+
+    def _flush(self, epoch: int) -> Advance:
+        """What it was not told of, and nothing else."""
+        assert self._worker is not None
+        untold, self._untold = self._untold, ()
+        base = len(self._session.tokens) - len(untold)
+        return Advance(self._worker.session_id, epoch, base, untold)
 
     # --- what it is told --------------------------------------------------------------------
 
@@ -176,37 +189,45 @@ class DraftSide:
 
     def advance(self, verdict: Verdict, *, live_sessions: int, now: float) -> bool:
         """Tell it what became final, and how far to speculate from here; whether that changed."""
-        assert self._worker is not None
-        advance = Advance(
-            self._worker.session_id,
-            verdict.epoch,
-            verdict.base,
-            verdict.token_ids,
-            features=self._features.fresh(verdict.features),
-        )
-        has_changed = False
-        if self._pacing is not None:
-            before = self._pacing.plan
-            has_changed = self._pacing.judged(verdict, live_sessions, now) != before
-            if has_changed:
-                advance = self._with_plan(advance)
-            self._pacing.advanced(len(self._session.tokens), now)
+        features = self._features.fresh(verdict.features)
+        advance = self._with_untold(verdict, features=features)
+        if self._pacing is None:
+            self._send(advance)
+            return False
+        before = self._pacing.plan
+        has_changed = self._pacing.judged(verdict, live_sessions, now) != before
+        if has_changed:
+            advance = self._with_plan(advance)
+        elif not before.window and features is None and len(advance.token_ids) < MAX_UNTOLD:
+            self._untold = advance.token_ids
+            return False
+        self._pacing.advanced(len(self._session.tokens), now)
         self._send(advance)
         return has_changed
+
+    def _with_untold(self, verdict: Verdict, *, features: Features | None = None) -> Advance:
+        """What a verdict committed, and what it was not told of before, which is told by this."""
+        assert self._worker is not None
+        untold, self._untold = self._untold, ()
+        return Advance(
+            self._worker.session_id,
+            verdict.epoch,
+            verdict.base - len(untold),
+            (*untold, *verdict.token_ids),
+            features=features,
+        )
 
     def tell_features(self, features: Features) -> None:
         """Of tokens that it has been told already."""
         fresh = self._features.fresh(features)
         if self._worker is not None and fresh is not None:
-            session_id, length = self._worker.session_id, len(self._session.tokens)
-            self._send(Advance(session_id, self._session.epoch, length, (), features=fresh))
+            self._send(replace(self._flush(self._session.epoch), features=fresh))
 
     def tell_last(self, verdict: Verdict) -> None:
         """What a generation ends with is final too: the drafter keeps it for the next turn, and its
         spans say which drafts were kept."""
         if self._worker is not None:
-            session_id, base = self._worker.session_id, verdict.base
-            self._send(Advance(session_id, verdict.epoch, base, verdict.token_ids, window=0))
+            self._send(replace(self._with_untold(verdict), window=0))
 
     def _with_plan(self, advance: Advance) -> Advance:
         if self._pacing is None:

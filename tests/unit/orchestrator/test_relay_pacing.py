@@ -9,7 +9,7 @@ import pytest
 from test_relay import RelayBench
 from worker_fakes import rest
 
-from paceline.types import Advance, OpenSession, SetSpeculation
+from paceline.types import Advance, FinishReason, OpenSession, SetSpeculation
 
 ADAPTIVE: dict[str, Any] = {"adaptive": True, "start_window": 6, "window": 8}
 
@@ -64,3 +64,31 @@ async def test_without_adaptation_nothing_of_it_is_said(bench: RelayBench) -> No
     bench.start()
     sent = [*bench.heard_by(bench.drafter), *bench.heard_by(bench.verifiers[0])]
     assert all(isinstance(event, OpenSession) for event in sent)
+
+
+async def test_while_its_window_is_closed_a_drafter_is_told_in_one_go_when_it_opens(
+    bench: RelayBench,
+) -> None:
+    """In company nothing is drafted for four tokens, after which a probe is due."""
+    bench.start(**ADAPTIVE)
+    bench.start(**ADAPTIVE)
+    bench.heard_by(bench.drafter)
+    bench.heard_by(bench.verifiers[0])
+    for base in (3, 4, 5):
+        bench.verdict(base, base)
+    assert bench.heard_by(bench.drafter) == []
+    bench.verdict(6, 6)
+    (advance,) = bench.heard_by(bench.drafter)
+    assert isinstance(advance, Advance)
+    assert (advance.base, advance.token_ids, advance.window) == (3, (3, 4, 5, 6), 2)
+
+
+async def test_what_a_drafter_was_not_told_it_hears_at_the_end(bench: RelayBench) -> None:
+    bench.start(**ADAPTIVE)
+    bench.start(**ADAPTIVE)
+    bench.heard_by(bench.drafter)
+    bench.heard_by(bench.verifiers[0])
+    bench.verdict(3, 3)
+    bench.verdict(4, 4, 5, finish_reason=FinishReason.LENGTH)
+    advance = bench.heard_by(bench.drafter)[0]
+    assert advance == Advance(bench.drafter_id, 0, 3, (3, 4, 5), window=0)
