@@ -11,7 +11,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from orchestrator.estimates import Experience
 from orchestrator.window_controller import NO_SPECULATION, WindowController, WindowPlan
 
 
@@ -23,33 +22,11 @@ class _Tried(NamedTuple):
 
 
 class CascadeController:
-    """Two `WindowController`s that are told of their own drafts; see there for the arguments."""
+    """Two window controllers, each told of its own drafts."""
 
-    def __init__(
-        self,
-        experience: Experience,
-        *,
-        max_window: int,
-        start: WindowPlan,
-        sessions: int = 1,
-        is_deterministic: bool = True,
-        in_turns: bool = False,
-    ) -> None:
-        self._drawing = WindowController(
-            experience,
-            max_window=max_window,
-            start=start,
-            sessions=sessions,
-            is_deterministic=is_deterministic,
-            in_turns=in_turns,
-        )
-        self._copying = WindowController(  # it takes no time of the device
-            experience.copying,
-            max_window=max_window,
-            start=start,
-            sessions=sessions,
-            is_deterministic=is_deterministic,
-        )
+    def __init__(self, *, drawing: WindowController, copying: WindowController) -> None:
+        self._drawing = drawing
+        self._copying = copying
 
     @property
     def plan(self) -> WindowPlan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from orchestrator.affinity import Demand
 from orchestrator.cascade_controller import CascadeController
@@ -157,17 +158,25 @@ class DraftSide:
         experience = self._router.experience(verifier, self._worker.worker)
         drafter = self._worker.worker.info
         copies_too = drafter is not None and drafter.kind == "cascade"
-        controller = (CascadeController if copies_too else WindowController)(
-            experience,
+        controller_of = partial(
+            WindowController,
             max_window=settings.window,
             start=WindowPlan(
                 settings.num_speculative_tokens, settings.start_window, patience_s=None
             ),
             sessions=sessions,
             is_deterministic=self._is_deterministic,
-            in_turns=_compete(drafter, verifier.info),
         )
-        self._pacing = Pacing(controller, experience.cost)
+        drawing = controller_of(experience, in_turns=_compete(drafter, verifier.info))
+        self._pacing = Pacing(
+            CascadeController(
+                drawing=drawing,
+                copying=controller_of(experience.copying),  # it takes no time of the device
+            )
+            if copies_too
+            else drawing,
+            experience.cost,
+        )
 
     def _begin(self, epoch: int) -> None:
         if self._worker is not None:

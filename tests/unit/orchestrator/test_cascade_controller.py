@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.cascade_controller import CascadeController
 from orchestrator.estimates import Experience, PassCost
-from orchestrator.window_controller import NO_SPECULATION, WindowPlan
+from orchestrator.window_controller import NO_SPECULATION, WindowController, WindowPlan
 
 START = WindowPlan(4, 12, None)
 PASS_S = 0.030
@@ -19,6 +19,13 @@ def experience() -> Experience:
     for rows in (1, 3, 9, 13):
         passes.update(rows, PASS_S + 0.0005 * rows, sessions=1)
     return Experience(passes)
+
+
+def cascade(shared: Experience, *, in_turns: bool = False) -> CascadeController:
+    return CascadeController(
+        drawing=WindowController(shared, max_window=12, start=START, in_turns=in_turns),
+        copying=WindowController(shared.copying, max_window=12, start=START),
+    )
 
 
 def drive(
@@ -62,7 +69,7 @@ def drive(
 
 
 def test_where_both_pay_each_has_its_own_length() -> None:
-    controller = CascadeController(experience(), max_window=12, start=START, in_turns=True)
+    controller = cascade(experience(), in_turns=True)
     plans = drive(controller, copied=0.95, drawn=0.5)[50:]
     assert all(plan.draw_window == plan.num_drawn_tokens for plan in plans), "in turns"
     assert sum(plan.num_drawn_tokens or 0 for plan in plans) / len(plans) < 5
@@ -75,7 +82,7 @@ def test_where_both_pay_each_has_its_own_length() -> None:
 
 def test_a_model_that_does_not_pay_is_probed_while_copying_goes_on() -> None:
     """It takes a third of the target's time and is hardly ever right."""
-    controller = CascadeController(experience(), max_window=12, start=START, in_turns=True)
+    controller = cascade(experience(), in_turns=True)
     plans = drive(controller, copied=0.9, drawn=0.05, draw_s=0.010, rounds=400)[50:]
     probes = [plan for plan in plans if plan.draw_window]
     assert 0 < len(probes) < len(plans) / 10
@@ -84,13 +91,13 @@ def test_a_model_that_does_not_pay_is_probed_while_copying_goes_on() -> None:
 
 
 def test_copying_that_does_not_pay_takes_nothing_from_the_model() -> None:
-    controller = CascadeController(experience(), max_window=12, start=START)
+    controller = cascade(experience())
     plans = drive(controller, copied=0.0, drawn=0.9)[100:]
     assert all(plan.draw_window for plan in plans)
 
 
 def test_where_neither_pays_nothing_is_drafted_but_probes() -> None:
-    controller = CascadeController(experience(), max_window=12, start=START, in_turns=True)
+    controller = cascade(experience(), in_turns=True)
     plans = drive(controller, copied=0.0, drawn=0.0, draw_s=0.02, rounds=400)[100:]
     assert sum(plan == NO_SPECULATION for plan in plans) > 0.7 * len(plans)
     assert any(plan.window for plan in plans)
@@ -98,9 +105,9 @@ def test_where_neither_pays_nothing_is_drafted_but_probes() -> None:
 
 def test_a_session_begins_with_what_others_have_learnt_of_either() -> None:
     shared = experience()
-    first = CascadeController(shared, max_window=12, start=START)
+    first = cascade(shared)
     drive(first, copied=0.95, drawn=0.02, draw_s=0.02)
-    second = CascadeController(shared, max_window=12, start=START)
+    second = cascade(shared)
     assert second.plan.draw_window == 0
     assert second.plan.num_speculative_tokens > 4
 
@@ -125,7 +132,7 @@ def test_each_draft_that_was_tried_counts_for_its_source(
 ) -> None:
     """What lies behind the first wrong draft was not tried."""
     shared = experience()
-    controller = CascadeController(shared, max_window=12, start=START)
+    controller = cascade(shared)
     for own in (shared, shared.copying):
         own.acceptance._successes = own.acceptance._trials = 0.0
         own.acceptance.memory_trials = 1e9
