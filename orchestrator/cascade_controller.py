@@ -11,7 +11,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from orchestrator.window_controller import NO_SPECULATION, WindowController, WindowPlan
+from orchestrator.window_controller import WindowController
+from orchestrator.window_plan import NO_SPECULATION, WindowPlan
 
 
 class _Tried(NamedTuple):

@@ -13,7 +13,8 @@ from orchestrator.pacing import Pacing
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router, VerifierWorker
 from orchestrator.session import Session
-from orchestrator.window_controller import WindowController, WindowPlan
+from orchestrator.window_controller import WindowController
+from orchestrator.window_plan import WindowPlan
 from orchestrator.worker import WorkerSession
 from paceline.errors import PacelineError
 from paceline.features import Features
@@ -180,14 +181,13 @@ class DraftSide:
 
     def _begin(self, epoch: int) -> None:
         if self._worker is not None:
-            self._send(self._with_plan(self._flush(epoch)))
+            self._send(self._with_plan(self._news(epoch, len(self._session.tokens))))
 
-    def _flush(self, epoch: int) -> Advance:
-        """What it was not told of, and nothing else."""
+    def _news(self, epoch: int, base: int, token_ids: tuple[int, ...] = ()) -> Advance:
+        """That these tokens follow `base`, and what it was not told of before, which is told so."""
         assert self._worker is not None
         untold, self._untold = self._untold, ()
-        base = len(self._session.tokens) - len(untold)
-        return Advance(self._worker.session_id, epoch, base, untold)
+        return Advance(self._worker.session_id, epoch, base - len(untold), (*untold, *token_ids))
 
     # --- what it is told --------------------------------------------------------------------
 
@@ -199,7 +199,9 @@ class DraftSide:
     def advance(self, verdict: Verdict, *, live_sessions: int, now: float) -> bool:
         """Tell it what became final, and how far to speculate from here; whether that changed."""
         features = self._features.fresh(verdict.features)
-        advance = self._with_untold(verdict, features=features)
+        advance = replace(
+            self._news(verdict.epoch, verdict.base, verdict.token_ids), features=features
+        )
         if self._pacing is None:
             self._send(advance)
             return False
@@ -214,29 +216,19 @@ class DraftSide:
         self._send(advance)
         return has_changed
 
-    def _with_untold(self, verdict: Verdict, *, features: Features | None = None) -> Advance:
-        """What a verdict committed, and what it was not told of before, which is told by this."""
-        assert self._worker is not None
-        untold, self._untold = self._untold, ()
-        return Advance(
-            self._worker.session_id,
-            verdict.epoch,
-            verdict.base - len(untold),
-            (*untold, *verdict.token_ids),
-            features=features,
-        )
-
     def tell_features(self, features: Features) -> None:
         """Of tokens that it has been told already."""
         fresh = self._features.fresh(features)
         if self._worker is not None and fresh is not None:
-            self._send(replace(self._flush(self._session.epoch), features=fresh))
+            news = self._news(self._session.epoch, len(self._session.tokens))
+            self._send(replace(news, features=fresh))
 
     def tell_last(self, verdict: Verdict) -> None:
         """What a generation ends with is final too: the drafter keeps it for the next turn, and its
         spans say which drafts were kept."""
         if self._worker is not None:
-            self._send(replace(self._with_untold(verdict), window=0))
+            news = self._news(verdict.epoch, verdict.base, verdict.token_ids)
+            self._send(replace(news, window=0))
 
     def _with_plan(self, advance: Advance) -> Advance:
         if self._pacing is None:

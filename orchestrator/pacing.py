@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from orchestrator.cascade_controller import CascadeController
 from orchestrator.estimates import Least, PassCost
-from orchestrator.window_controller import WindowController, WindowPlan
+from orchestrator.window_controller import WindowController
+from orchestrator.window_plan import WindowPlan
 from paceline.types import DraftBlock, DrafterState, Origin, Verdict
 
 

@@ -9,7 +9,7 @@ from orchestrator.guide import guiding_grammar
 from orchestrator.prompt import encode_bad_words, encode_request
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.stop_strings import StopAutomaton
-from orchestrator.window_controller import MAX_BLOCK
+from orchestrator.window_plan import MAX_BLOCK
 from paceline.config import OrchestratorConfig
 from paceline.errors import InvalidArgumentError
 from paceline.generation import GenerateCall

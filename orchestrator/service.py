@@ -11,7 +11,7 @@ from orchestrator.membership import LoadWatch, Membership, WorkerMaker
 from orchestrator.request import draft_top_k
 from orchestrator.router import DrafterWorker, Router, VerifierWorker, W
 from orchestrator.servicer import SERVICE_NAME, OrchestratorServicer
-from orchestrator.window_controller import MAX_BLOCK
+from orchestrator.window_plan import MAX_BLOCK
 from orchestrator.worker_set import WorkerSet
 from paceline.config import Config
 from paceline.errors import (

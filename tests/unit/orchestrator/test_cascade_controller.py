@@ -8,7 +8,8 @@ import pytest
 
 from orchestrator.cascade_controller import CascadeController
 from orchestrator.estimates import Experience, PassCost
-from orchestrator.window_controller import NO_SPECULATION, WindowController, WindowPlan
+from orchestrator.window_controller import WindowController
+from orchestrator.window_plan import NO_SPECULATION, WindowPlan
 
 START = WindowPlan(4, 12, None)
 PASS_S = 0.030

@@ -26,14 +26,13 @@ from orchestrator.pipeline_rate import (
     riding_rate,
     waiting_rate,
 )
-from orchestrator.window_controller import (
-    FIRST_PROBE_TOKENS,
+from orchestrator.window_controller import FIRST_PROBE_TOKENS, WindowController
+from orchestrator.window_plan import (
     GAIN_IN_COMPANY,
     MIN_PROBE_TOKENS,
     NO_SPECULATION,
     PROBE_LENGTH,
     PROBE_SHARE,
-    WindowController,
     WindowPlan,
     best_plan,
     probe_interval,
