@@ -104,7 +104,7 @@ async def _translated(context: Any) -> AsyncIterator[None]:
 class InFlightInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Counts the calls in flight, and refuses new ones once a stop has begun.
 
-    Health checks are exempt: they say NOT_SERVING until the end, and a watcher holds up no stop.
+    Health checks are exempt: they say NOT_SERVING until the end.
     """
 
     def __init__(self) -> None:

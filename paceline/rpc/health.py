@@ -6,6 +6,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from paceline.config import GrpcConfig, SecurityConfig
+from paceline.errors import UnavailableError
 from paceline.rpc.channel import open_channel
 from paceline.rpc.credentials import load_credentials
 from paceline.rpc.status import error_from_rpc
@@ -18,7 +19,8 @@ async def wait_serving(
 ) -> None:
     """Return once the server says that it serves.
 
-    Raises `DeadlineExceededError` after `timeout_s`, `UnavailableError` where nothing listens.
+    Raises `DeadlineExceededError` after `timeout_s`, `UnavailableError` where nothing listens or
+    a server is on its way out.
     """
     channel = open_channel(address, load_credentials(security or SecurityConfig()), GrpcConfig())
     try:
@@ -26,6 +28,7 @@ async def wait_serving(
         async for response in stub.Watch(health_pb2.HealthCheckRequest(), timeout=timeout_s):
             if response.status == _SERVING:
                 return
+        raise UnavailableError(f"the server at {address} is shutting down")
     except grpc.aio.AioRpcError as error:
         raise error_from_rpc(error) from error
     finally:

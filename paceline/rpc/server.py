@@ -22,6 +22,7 @@ from paceline.errors import ConfigError
 from paceline.rpc.auth import TokenInterceptor
 from paceline.rpc.credentials import Credentials
 from paceline.rpc.handlers import InFlightInterceptor, StatusInterceptor
+from paceline.rpc.health_service import HealthServicer
 from paceline.rpc.limits import server_options
 
 _LOGGER = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class ServerShell:
         self._limits = limits
         self._interceptors = tuple(interceptors)
         self._in_flight = InFlightInterceptor()
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._health = HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._stop_lock = asyncio.Lock()
         self._address = ""
@@ -113,13 +114,16 @@ class ServerShell:
 
     async def stop(self, grace_s: float) -> None:
         """Say NOT_SERVING, refuse new calls, let running ones end within `grace_s`, cancel the
-        rest. Idempotent; of two calls the shorter grace holds.
+        rest. Idempotent; of two calls the shorter grace holds. Health watchers hear of the stop and
+        hold it up no longer than that takes.
         """
         await self._health.enter_graceful_shutdown()
         self.draining.set()
         self._in_flight.refuse_new()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._in_flight.wait_idle(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self._in_flight.wait_idle()
+                await self._health.wait_told()
         # Two stops of one grpc server at a time end in a segmentation fault.
         async with self._stop_lock:
             server, self._server = self._server, None

@@ -23,10 +23,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from rpc_fakes import INFO, LIMITS, SERVICE, Peer, connected, open_session, running_drafter
 
 from paceline.config import SecurityConfig
-from paceline.errors import ConfigError, UnauthenticatedError
+from paceline.errors import ConfigError, UnauthenticatedError, UnavailableError
 from paceline.rpc.channel import open_channel
 from paceline.rpc.codec.describe import decode_worker_info
 from paceline.rpc.credentials import NO_CREDENTIALS, Credentials, load_credentials
+from paceline.rpc.health import wait_serving
 from paceline.rpc.server import ServerShell
 from protos import common_pb2
 
@@ -391,9 +392,46 @@ async def test_a_health_watcher_hears_of_the_stop_and_does_not_hold_it_up() -> N
     ):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == SERVING
-        heard = asyncio.create_task(watch.read())  # a watcher always reads
         await asyncio.wait_for(drafter.shell.stop(grace_s=30), 2)
-        assert (await heard).status == NOT_SERVING
+        assert (await watch.read()).status == NOT_SERVING
+        assert await watch.read() is grpc.aio.EOF
+
+
+async def test_a_watcher_who_was_told_or_left_holds_up_no_stop() -> None:
+    async with (
+        running_drafter() as drafter,
+        open_channel(drafter.shell.address, NO_CREDENTIALS, LIMITS) as channel,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        told = stub.Watch(health_pb2.HealthCheckRequest())
+        unknown = stub.Watch(health_pb2.HealthCheckRequest(service="no.such.Service"))
+        left = stub.Watch(health_pb2.HealthCheckRequest())
+        assert (await told.read()).status == (await left.read()).status == SERVING
+        assert (await unknown.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        await drafter.shell.set_serving(serving=False)
+        assert (await told.read()).status == NOT_SERVING
+        left.cancel()
+        await asyncio.wait_for(drafter.shell.stop(grace_s=30), 2)
+
+
+async def test_who_waits_for_a_server_on_its_way_out_hears_so() -> None:
+    async with running_drafter() as drafter, connected(drafter.shell.address) as stub:
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def linger(context: Any) -> None:
+            entered.set()
+            await leave.wait()
+
+        drafter.servicer.fail = linger
+        running = asyncio.create_task(describe(stub))
+        await entered.wait()
+        stopping = asyncio.create_task(drafter.shell.stop(grace_s=30))
+        await drafter.shell.draining.wait()
+        with pytest.raises(UnavailableError, match="shutting down"):
+            await wait_serving(drafter.shell.address, timeout_s=30)
+        leave.set()
+        await running
+        await stopping
 
 
 async def test_stopping_twice_is_harmless() -> None:
