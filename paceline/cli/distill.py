@@ -72,6 +72,14 @@ def distill(  # noqa: PLR0917  (typer's parameters are named options)
     live: Annotated[
         int, option("Answers that are written at a time.", DATA, min=1, max=4096)
     ] = _DATA.num_live,
+    start_from: Annotated[
+        str | None,
+        option(
+            "A drafter to begin as, of the same layers, instead of the target's own weights.",
+            STUDENT,
+            metavar="DRAFTER",
+        ),
+    ] = None,
     layers: Annotated[
         str | None,
         option(
@@ -139,6 +147,7 @@ def distill(  # noqa: PLR0917  (typer's parameters are named options)
                 seed=seed,
             ),
             "command": _command(context, target),
+            "start_from": start_from,
         }
         module, progress = _module("run"), _module("progress").Progress(sys.stderr)
         try:
@@ -180,7 +189,8 @@ def _command(context: typer.Context, target: str) -> str:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and name not in _PLACES:
-            value = context.params[name]
+            # a path of this machine, that of its page is below
+            value = "DRAFTER" if name == "start_from" else context.params[name]
             words += [max(parameter.opts, key=len), str(getattr(value, "value", value))]
     return shlex.join(words)
 
@@ -198,7 +208,7 @@ def _module(name: str) -> Any:
 
 def _summary(output: Path, figures: dict[str, Any]) -> str:
     return (
-        f"{output}: greedy agreement {figures['agreement']:.3f} (untrained"
+        f"{output}: greedy agreement {figures['agreement']:.3f} (before"
         f" {figures['untrained_agreement']:.3f}), overlap {figures['overlap']:.3f}, a drafting step"
         f" costs {figures['cost_ratio']:.2f} of the target's, predicted speedup"
         f" {figures['predicted_speedup']:.2f} with blocks of {figures['predicted_block']}\n"
@@ -210,4 +220,5 @@ EPILOG = examples(
     "paceline distill meta-llama/Llama-3.1-8B-Instruct -o drafter --device cuda --num-prompts 20000"
     " --layers 0,1,16,31 --draft-ids 32768 --steps 20000 --tokens-per-step 16000",
     "paceline distill my/model -o drafter --prompts questions.jsonl",
+    "paceline distill my/model -o better --start-from drafter --prompts more-questions.jsonl",
 )

