@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from orchestrator.affinity import Demand
@@ -19,13 +20,13 @@ from orchestrator.draft_side import DraftSide
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router, VerifierWorker
 from orchestrator.session import Session
+from orchestrator.verifier_side import VerifierSide, is_about_a_block
 from orchestrator.worker import WorkerSession
-from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
+from paceline.errors import PacelineError, UnavailableError
 from paceline.logs import context_fields
 from paceline.rpc.status import error_from_code
 from paceline.sampling.params import SamplingParams
 from paceline.types import (
-    Credit,
     DraftBlock,
     DrafterReply,
     OpenSession,
@@ -33,28 +34,16 @@ from paceline.types import (
     PromptLogprobs,
     SessionError,
     SessionSpans,
-    SetSpeculation,
     TokenLogprobs,
     Verdict,
-    VerifierEvent,
     VerifierReply,
 )
 
 logger = logging.getLogger(__name__)
 
-MAX_REOPENINGS = 3
-"""Attempts to go on after a verifier failed, without a token committed in between."""
-BLOCK_FIELDS = frozenset({"base", "token_ids", "draft_probs", "parents"})
-RETRIED_CODES = frozenset({"UNAVAILABLE", "ABORTED", "CANCELLED"})
-
 
 def _nothing() -> None:
     pass
-
-
-def is_about_a_block(error: PacelineError) -> bool:
-    """Whether a verifier refused a draft block, and not the request itself."""
-    return isinstance(error, InvalidArgumentError) and error.field in BLOCK_FIELDS
 
 
 class Relay:
@@ -74,8 +63,6 @@ class Relay:
         self.first_token_s: float | None = None
         """Seconds from `start` to the first committed token."""
         self._prompt_logprobs: list[TokenLogprobs] = []
-        self._sends_features = False
-        """Whether the verifier's session was opened to send features."""
         self._trace = trace
         self.trace_id = "" if trace is None else trace.trace_id
         """Of the request's trace; empty if it is not traced."""
@@ -86,7 +73,13 @@ class Relay:
         self.seed = sampling.seed
         self._sampling = sampling
         self._settings = settings
-        self._verifier: WorkerSession[VerifierEvent, VerifierReply] | None = None
+        self._verifier = VerifierSide(
+            router,
+            self.session,
+            settings,
+            on_reply=self._on_verdict,
+            on_lost=self._on_verifier_lost,
+        )
         self._drafts = DraftSide(
             router,
             self.session,
@@ -96,10 +89,6 @@ class Relay:
             on_lost=self._on_drafter_lost,
         )
         self._verdicts: asyncio.Queue[Verdict | PacelineError] = asyncio.Queue()
-        self._committed_limit = len(prompt) + settings.commit_credit
-        self._lost_verifier: VerifierWorker | None = None
-        self._reopenings = 0
-        self._reopening: asyncio.Task[None] | None = None
         self._stop_listening: Callable[[], None] = _nothing
         self._is_over = False
         self._is_counted = False
@@ -147,16 +136,11 @@ class Relay:
 
     def taken(self, num_tokens: int) -> None:
         """The client has taken so many tokens in all; lets the verifier go on that far ahead."""
-        limit = self.session.prompt_length + num_tokens + self._settings.commit_credit
-        if limit - self._committed_limit >= self._settings.commit_credit // 4:
-            self._committed_limit = limit  # one that is opened in the meantime hears it then
-            if self._verifier is not None:
-                self._send_verifier(Credit(self._verifier.session_id, limit))
+        self._verifier.let_run_ahead(num_tokens)
 
     def close(self) -> None:
         """Free the session on both workers, whatever state it is in. Idempotent."""
-        if self._reopening is not None:
-            self._reopening.cancel()
+        self._verifier.stop_looking()
         self._end()
 
     def _end(self) -> None:
@@ -166,12 +150,9 @@ class Relay:
         if self._is_counted:
             self._is_counted = False
             self._router.count_session(-1)
-        if self._verifier is not None or self._drafts.is_open:
+        if self._verifier.worker is not None or self._drafts.is_open:
             self._demand = self._demand.grown(self.session.tokens)
-        if self._verifier is not None:
-            self._router.served_by(self._verifier.worker, self._demand)
-            self._verifier.close()
-            self._verifier = None
+        self._verifier.end(self._demand)
         self._drafts.end(self._demand)
 
     # --- the pipeline -----------------------------------------------------------------------
@@ -184,12 +165,12 @@ class Relay:
         if isinstance(reply, SessionSpans):
             return
         self.drafter_answered = True
-        is_taken = self.session.takes(reply) and self._verifier is not None
+        is_taken = self.session.takes(reply) and self._verifier.worker is not None
         if self._trace is not None:
             self._trace.drafted(reply, is_taken=is_taken)
-        if is_taken and self._verifier is not None:
+        if is_taken:
             self._drafts.relayed(reply, self._committed_at(reply), time.monotonic())
-            self._send_verifier(replace(reply, session_id=self._verifier.session_id, copied=()))
+            self._verifier.judge(reply)
         else:
             self.session.counts.dropped += len(reply.token_ids)
 
@@ -210,7 +191,7 @@ class Relay:
         if self.first_token_s is None:
             self.first_token_s = time.monotonic() - self._started
         self.session.commit(reply)
-        self._reopenings = 0
+        self._verifier.committed()
         if self._trace is not None:
             self._trace.judged(reply)
         if reply.finish_reason is not None:
@@ -226,44 +207,55 @@ class Relay:
 
     def _advance_drafter(self, verdict: Verdict) -> None:
         """Tell the drafter what became final, and both workers how to speculate from here."""
-        live = 1 if self._verifier is None else self._verifier.worker.num_sessions
+        verifier = self._verifier.worker
+        live = 1 if verifier is None else verifier.num_sessions
         if self._drafts.advance(verdict, live_sessions=live, now=time.monotonic()):
             self._set_speculation()
 
     def _set_speculation(self) -> None:
-        if self._verifier is not None:
-            patience_s = self._drafts.patience_s
-            patience_us = None if patience_s is None else int(patience_s * 1e6)
-            self._send_verifier(
-                SetSpeculation(
-                    self._verifier.session_id,
-                    enabled=self._drafts.is_open,
-                    patience_us=patience_us,
-                )
-            )
+        self._verifier.expect_drafts(
+            enabled=self._drafts.is_open, patience_s=self._drafts.patience_s
+        )
 
-    def _send_verifier(self, event: VerifierEvent) -> None:
-        if self._verifier is not None:
-            self.session.counts.bytes_verifier += self._verifier.send(event)
+    # --- a worker's session -----------------------------------------------------------------
 
-    def _opening(self, session_id: int, epoch: int, worker: VerifierWorker) -> OpenSession:
-        info = worker.info
+    def _opening(
+        self, session: WorkerSession[Any, Any], epoch: int, verifier: VerifierWorker
+    ) -> OpenSession:
+        """What either worker is told at first, with the trace's context if there is a trace."""
+        info = verifier.info
         assert info is not None, "a connected worker has described itself"
-        return self._settings.opening(
+        opening = self._settings.opening(
             self.session,
             self._sampling,
             info,
-            session_id=session_id,
+            session_id=session.session_id,
             epoch=epoch,
-            committed_limit=self._committed_limit,
+            committed_limit=self._verifier.committed_limit,
             speculation=self._drafts.is_open,
         )
-
-    def _traced(self, session: WorkerSession[Any, Any], opening: OpenSession) -> OpenSession:
-        """The opening of a worker's session, with the trace's context if there is a trace."""
         if self._trace is None:
             return opening
         return replace(opening, trace_context=self._trace.opened(session))
+
+    def _open_verifier(self, worker: VerifierWorker) -> None:
+        self._verifier.open(
+            worker,
+            self._demand,
+            partial(self._opening, verifier=worker),
+            features=self._drafts.asks_for_features(worker),
+        )
+
+    def _open_drafter(self, verifier: VerifierWorker) -> bool:
+        """Open the session on a drafter, if there is one to draft for this verifier."""
+        is_first = self._verifier.worker is None
+        return self._drafts.open(
+            verifier,
+            self._demand,
+            partial(self._opening, verifier=verifier),
+            is_first=is_first,
+            may_have_features=is_first or self._verifier.sends_features,
+        )
 
     # --- the drafter comes and goes ---------------------------------------------------------
 
@@ -281,24 +273,11 @@ class Relay:
 
     def _attach_drafter(self) -> None:
         """Resume drafting when a drafter is there."""
-        if self._is_over or self._drafts.is_open or self._verifier is None:
+        verifier = self._verifier.worker
+        if self._is_over or self._drafts.is_open or verifier is None:
             return
-        if self._open_drafter(self._verifier.worker):
+        if self._open_drafter(verifier):
             self._set_speculation()
-
-    def _open_drafter(self, verifier: VerifierWorker) -> bool:
-        """Open the session on a drafter, if there is one to draft for this verifier."""
-
-        def opening(session: WorkerSession[Any, Any], epoch: int) -> OpenSession:
-            return self._traced(session, self._opening(session.session_id, epoch, verifier))
-
-        return self._drafts.open(
-            verifier,
-            self._demand,
-            opening,
-            is_first=self._verifier is None,
-            may_have_features=self._verifier is None or self._sends_features,
-        )
 
     def _on_drafter_lost(self, error: PacelineError) -> None:
         """Go on without drafts. A session that the drafter refuses is not offered again."""
@@ -312,21 +291,9 @@ class Relay:
 
     # --- the verifier is lost and replaced --------------------------------------------------
 
-    def _open_verifier(self, worker: VerifierWorker) -> None:
-        self._verifier = worker.open_session(
-            self._on_verdict, self._on_verifier_lost, num_tokens=self._demand.num_tokens
-        )
-        self._router.served_by(worker, self._demand)
-        opening = self._opening(self._verifier.session_id, self.session.epoch, worker)
-        self._sends_features = self._drafts.asks_for_features(worker)
-        opening = replace(opening, features=self._sends_features)
-        self._send_verifier(self._traced(self._verifier, opening))
-
     def _on_verifier_lost(self, error: PacelineError) -> None:
         """Go on elsewhere from the committed tokens, or tell the client why not."""
-        if self._verifier is not None:
-            self._lost_verifier = self._verifier.worker
-        self._verifier = None
+        self._verifier.lost()
         if self._is_over:
             return
         if self._trace is not None:
@@ -336,33 +303,24 @@ class Relay:
             logger.warning("a session goes on without its drafter: %s", error, extra=self._about)
             self._drafts.close()
             self._drafts.refuse()
-        elif error.code not in RETRIED_CODES or self._reopenings >= MAX_REOPENINGS:
+        elif not self._verifier.may_try_another(error):
             self._fail(error)
             return
-        self._reopenings += 1
-        self._reopening = asyncio.create_task(self._reopen(error))
+        self._verifier.find_another(
+            error, self._demand, on_found=self._reopen, on_failed=self._fail
+        )
 
-    async def _reopen(self, reason: PacelineError) -> None:
-        try:
-            worker = await self._router.wait_for_verifier(
-                self._settings.failover_timeout_s, self._demand, avoid=self._lost_verifier
-            )
-            epoch = self.session.begin_epoch()
-            self.session.counts.reopenings += 1
-            self._open_verifier(worker)
-        except PacelineError as error:
-            self._fail(UnavailableError(f"{reason}; {error}"))
-            return
-        except Exception as error:  # its client waits for an answer, whatever it is
-            logger.exception("a session could not be reopened", extra=self._about)
-            self._fail(PacelineError(describe_error(error)[1]))
-            return
-        if self._drafts.is_open:
-            self._drafts.go_on(worker, epoch)
-            if self._drafts.patience_s is not None:
-                self._set_speculation()
-        else:
+    def _reopen(self, worker: VerifierWorker) -> None:
+        """Go on from the committed tokens."""
+        epoch = self.session.begin_epoch()
+        self.session.counts.reopenings += 1
+        self._open_verifier(worker)
+        if not self._drafts.is_open:
             self._attach_drafter()
+            return
+        self._drafts.go_on(worker, epoch)
+        if self._drafts.patience_s is not None:
+            self._set_speculation()
 
     def _fail(self, error: PacelineError) -> None:
         self._end()

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from worker_fakes import VERIFIER_INFO, VOCAB, FakeWorker, rest
 
-from orchestrator.relay import MAX_REOPENINGS, Relay
+from orchestrator.relay import Relay
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router
+from orchestrator.verifier_side import MAX_REOPENINGS
 from paceline.errors import (
     InvalidArgumentError,
     PacelineError,
@@ -473,11 +474,11 @@ async def test_a_session_that_fails_again_and_again_is_given_up(bench: RelayBenc
         bench.verdict(length, 4, epoch=relay.session.epoch)
         length += 1
     for _ in range(MAX_REOPENINGS + 1):
-        assert relay._verifier is not None
+        assert relay._verifier.worker is not None
         bench.heard_by(bench.verifiers[0])
         bench.fail("verifier", "UNAVAILABLE", "out of memory")
         await rest()
-    assert relay._verifier is None
+    assert relay._verifier.worker is None
     error = await outcome(relay)
     assert (error.code, str(error)) == ("UNAVAILABLE", "out of memory")
     assert relay.session.tokens == [1, 2, 3, 4, 4]
