@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from paceline.sampling.draw import DraftRow, Draw, draw_drafts, stack_draws
-from paceline.sampling.judge import Trial, judge_pass
+from paceline.sampling.judge import judge_pass
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.sampling.probabilities import RowContext
+from paceline.sampling.trial import Trial
 
 SESSIONS = 16
 ROWS = 6

@@ -7,8 +7,8 @@ from torch import Tensor
 from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.runtime.page_table import PageTable
 from paceline.sampling.acceptance import Judgement
-from paceline.sampling.judge import Trial
 from paceline.sampling.logprobs import token_logprobs
+from paceline.sampling.trial import Trial
 from paceline.tree_shape import ROOT
 from paceline.types import (
     DraftBlock,

@@ -22,9 +22,10 @@ from paceline.sampling.acceptance import (
 )
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.draw import DraftRow, Draw, draw_drafts, stack_draws
-from paceline.sampling.judge import Trial, judge_pass
+from paceline.sampling.judge import judge_pass
 from paceline.sampling.params import Acceptance
 from paceline.sampling.randomness import Purpose, philox_tensor, seed_words
+from paceline.sampling.trial import Trial
 
 MAX_POSITIONS = 7
 MAX_EPOCHS = 4

@@ -15,8 +15,9 @@ from paceline.sampling.acceptance import Judgement, residual
 from paceline.sampling.columns import Columns
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.draw import DraftRow, Draw, draw_drafts, stack_draws
-from paceline.sampling.judge import Trial, judge_pass
+from paceline.sampling.judge import judge_pass
 from paceline.sampling.params import Acceptance, SamplingParams
+from paceline.sampling.trial import Trial
 
 TOLERANCE = 1e-6
 SAMPLED = [Acceptance.REJECTION, Acceptance.BLOCK]

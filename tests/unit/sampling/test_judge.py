@@ -14,9 +14,10 @@ from paceline.sampling.acceptance import Judgement
 from paceline.sampling.coupled import coupled_tokens
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.draw import DraftRow, Draw, draw_drafts, stack_draws
-from paceline.sampling.judge import Trial, judge_pass
+from paceline.sampling.judge import judge_pass
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.sampling.probabilities import RowContext, target_weights
+from paceline.sampling.trial import Trial
 
 VOCAB = 30
 PROMPT = (3, 1, 4)

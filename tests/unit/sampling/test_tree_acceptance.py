@@ -12,7 +12,7 @@ from torch import Tensor
 from paceline.errors import InvalidArgumentError
 from paceline.sampling.acceptance import Judgement, judge_rejection
 from paceline.sampling.draft_probs import DraftProbs
-from paceline.sampling.judge import Trial, judge_pass
+from paceline.sampling.judge import judge_pass
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.sampling.randomness import Purpose, uniform
 from paceline.sampling.tree_acceptance import (
@@ -21,6 +21,7 @@ from paceline.sampling.tree_acceptance import (
     judge_tree_exact,
     judge_tree_rejection,
 )
+from paceline.sampling.trial import Trial
 from paceline.tree_shape import ROOT, TreeShape
 
 VOCAB = 5
