@@ -195,10 +195,37 @@ def export_worker(
         ("waiting_sessions", "{session}", "Sessions that wait for KV pages.", "waiting_sessions"),
     ):
         make.gauge(name, unit, description, partial(_field_of, describe, field))
+    for name, unit, description, key in (
+        (
+            "prefix.reused_tokens",
+            "{token}",
+            "Prompt tokens whose KV an earlier session had left in the cache.",
+            "prefix_tokens_reused",
+        ),
+        (
+            "prefix.computed_tokens",
+            "{token}",
+            "Prompt tokens that a pass computed.",
+            "prefix_tokens_computed",
+        ),
+        (
+            "prefix.evicted_pages",
+            "{page}",
+            "Pages kept for later sessions that were given up for open ones.",
+            "prefix_pages_evicted",
+        ),
+    ):
+        make.counter(name, unit, description, partial(_counter_of, describe, key))
 
 
 def _field_of(describe: Callable[[], WorkerInfo], field: str) -> Reading:
     return one(getattr(describe(), field))
+
+
+def _counter_of(describe: Callable[[], WorkerInfo], key: str) -> Reading:
+    """Nothing of a worker that has no such counter: one that copies keeps no KV."""
+    counters = describe().counters
+    return one(counters[key]) if key in counters else []
 
 
 def by_position(lengths: Mapping[int, int]) -> dict[str, float]:

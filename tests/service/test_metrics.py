@@ -103,6 +103,9 @@ async def test_counts_are_what_the_requests_say_of_themselves(tiny_dir: MakeDir)
     assert verifier.value("paceline_verifier_kv_total_pages") == 512
     assert verifier.value("paceline_verifier_kv_used_pages") == 0
     assert verifier.value("paceline_verifier_engine_busy_seconds_total") > 0
+    prompt_tokens = verifier.value("paceline_verifier_prefix_computed_tokens_total")
+    prompt_tokens += verifier.value("paceline_verifier_prefix_reused_tokens_total")
+    assert prompt_tokens == 4 * len(PROMPT)
 
     # every draft token has one fate
     arrived = verifier.value("paceline_verifier_draft_tokens_total")

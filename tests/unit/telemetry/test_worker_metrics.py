@@ -126,12 +126,14 @@ def test_how_full_and_busy_a_worker_is_is_read_when_asked() -> None:
     meters = Meters()
     info = replace(worker_info("verifier", 5), kv_pages_total=8, live_sessions=2)
     export_worker(meters.meter, "verifier", describe=lambda: info, busy_s=lambda: 1.5)
-    info = replace(info, kv_pages_used=3, waiting_sessions=1)
+    info = replace(info, kv_pages_used=3, waiting_sessions=1, counters={"prefix_tokens_reused": 48})
     assert meters.values("paceline.verifier.kv.used_pages") == {"": 3}
     assert meters.values("paceline.verifier.kv.total_pages") == {"": 8}
     assert meters.values("paceline.verifier.live_sessions") == {"": 2}
     assert meters.values("paceline.verifier.waiting_sessions") == {"": 1}
     assert meters.values("paceline.verifier.engine.busy") == {"": 1.5}
+    assert meters.values("paceline.verifier.prefix.reused_tokens") == {"": 48}
+    assert "paceline.verifier.prefix.computed_tokens" not in meters.metrics()
 
 
 def test_units_follow_the_convention() -> None:
