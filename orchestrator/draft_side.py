@@ -105,7 +105,8 @@ class DraftSide:
         `opening` makes what it is told, of its session and an epoch. `is_first` if the verifier
         has not been opened yet.
         """
-        worker = self._router.drafter(demand)
+        # other numbers decide without drafts: the load must not change what a seed gives
+        worker = self._router.drafter(demand, at_any_load=self._settings.reproducible)
         if not self._is_wanted or worker is None:
             return False
         self._router.served_by(worker, demand)

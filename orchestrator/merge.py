@@ -15,23 +15,31 @@ T = TypeVar("T")
 class _End:
     """A stream has ended, by itself or by an error."""
 
-    error: Exception | None
+    error: BaseException | None
 
 
-async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+async def merge(
+    streams: Sequence[AsyncGenerator[T, None]], *, at_once: int | None = None
+) -> AsyncGenerator[T, None]:
     """Yield the items of all streams; the first error ends them all.
 
+    At most `at_once` of them are begun and not at their end; None: all of them.
     No stream is read further ahead than one item, so a slow reader slows them all. However this
     ends, every stream has been closed.
     """
     items: asyncio.Queue[T | _End] = asyncio.Queue(maxsize=1)
+    closing = False
+    places = asyncio.Semaphore(len(streams) if at_once is None else at_once)
 
     async def read(stream: AsyncGenerator[T, None]) -> None:
         try:
-            async with aclosing(stream):
+            async with aclosing(stream), places:
                 async for item in stream:
                     await items.put(item)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if closing:
+                raise
+            # a cancellation from elsewhere is an end too: who reads would wait for ever
             await items.put(_End(error))
         else:
             await items.put(_End(None))
@@ -48,6 +56,7 @@ async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T,
             else:
                 num_live -= 1
     finally:
+        closing = True
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)

@@ -58,8 +58,9 @@ class Relay:
         trace: AnswerTrace | None = None,
     ) -> None:
         self.session = Session(prompt_length=len(prompt), tokens=list(prompt))
-        self.drafter_answered = False
-        """Whether a drafter has taken part, if only to say that it has nothing to propose."""
+        self.had_drafter = False
+        """Whether a drafter has taken part: has answered, if only to say that it has nothing to
+        propose, or was there to the end."""
         self.first_token_s: float | None = None
         """Seconds from `start` to the first committed token."""
         self._prompt_logprobs: list[TokenLogprobs] = []
@@ -150,6 +151,7 @@ class Relay:
         if self._is_counted:
             self._is_counted = False
             self._router.count_session(-1)
+        self.had_drafter |= self._drafts.is_open
         if self._verifier.worker is not None or self._drafts.is_open:
             self._demand = self._demand.grown(self.session.tokens)
         self._verifier.end(self._demand)
@@ -164,7 +166,7 @@ class Relay:
             return
         if isinstance(reply, SessionSpans):
             return
-        self.drafter_answered = True
+        self.had_drafter = True
         is_taken = self.session.takes(reply) and self._verifier.worker is not None
         if self._trace is not None:
             self._trace.drafted(reply, is_taken=is_taken)
@@ -261,7 +263,8 @@ class Relay:
 
     def _follow_router(self) -> None:
         """A drafter may have come back, or the load may allow drafts no more, or again."""
-        if self._drafts.is_open and not self._router.allows_drafts:
+        may_draft = self._router.allows_drafts or self._settings.reproducible
+        if self._drafts.is_open and not may_draft:
             self._drop_drafter()
         else:
             self._attach_drafter()

@@ -29,7 +29,9 @@ class Reply:
         self._request = request
         self._tokenizer = tokenizer
         stops = StopStrings(request.stops, include=request.includes_stop) if request.stops else None
-        self._text = TextStream(Detokenizer(tokenizer), stops)
+        self._text = TextStream(
+            Detokenizer(tokenizer), stops, min_tokens=request.sampling.min_tokens
+        )
         self._details: deque[tuple[Origin, TokenLogprobs | None]] = deque()
         self._started = time.monotonic()
 
@@ -117,4 +119,4 @@ def _details(verdict: Verdict, index: int) -> tuple[Origin, TokenLogprobs | None
 def _speculation(request: GenerationRequest, relay: Relay) -> str:
     if not request.settings.speculation:
         return "off"
-    return "on" if relay.drafter_answered else "unavailable"
+    return "on" if relay.had_drafter else "unavailable"

@@ -106,7 +106,8 @@ def complete_request(
             f" {block_bytes} bytes, a message holds {max_message_bytes}",
         )
     num_answers = 1 if call.n is None else call.n
-    _check_range("n", num_answers, config.max_answers)
+    # more than may be live could never be
+    _check_range("n", num_answers, min(config.max_answers, config.max_sessions))
     return GenerationRequest(
         prompt,
         sampling,

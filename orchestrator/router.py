@@ -106,9 +106,11 @@ class Router:
         if self._allows_drafts != allowed:
             self._notify()
 
-    def drafter(self, demand: Demand = ANYTHING) -> DrafterWorker | None:
+    def drafter(
+        self, demand: Demand = ANYTHING, *, at_any_load: bool = False
+    ) -> DrafterWorker | None:
         """The drafter for a session, if any is connected and the load allows drafts."""
-        if not self.allows_drafts:
+        if not (self.allows_drafts or at_any_load):
             return None
         return _choose(self.drafters, demand, self._drafter_affinity)
 

@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 SERVICE_NAME = "paceline.v1.Orchestrator"
 MAX_STATUSES = 256
+"""Live answers that a `Status` answer names."""
 STATUS_TIMEOUT_S = 2.0
 """Who asks because a worker hangs should hear which one before it gives up asking."""
-"""Live answers that a `Status` answer names."""
 
 
 class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
@@ -136,7 +136,8 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
             self._check_room(num_answers)
         self.num_sessions += num_answers
         answers = merge(
-            [self._answer(generation, index, peer, trace) for index in range(num_answers)]
+            [self._answer(generation, index, peer, trace) for index in range(num_answers)],
+            at_once=self._num_at_once(generation),
         )
         try:
             async with aclosing(answers):
@@ -151,6 +152,13 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
             raise ResourceExhaustedError(
                 f"{self.num_sessions} sessions are live, the limit is {self._config.max_sessions}"
             )
+
+    def _num_at_once(self, generation: GenerationRequest) -> int:
+        """How many answers of a request the KV pools have room for: the others begin when one of
+        these has ended, rather than wait for pages that their own siblings hold."""
+        num_tokens = len(generation.prompt) + generation.sampling.max_tokens
+        infos = [worker.info for worker in self._router.verifiers if worker.info is not None]
+        return max(1, sum(info.kv_pages_total * info.kv_page_size // num_tokens for info in infos))
 
     async def _decode(
         self, request: orchestrator_pb2.GenerateRequest, trace: RequestTrace | None

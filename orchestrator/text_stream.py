@@ -30,13 +30,18 @@ class TextStream:
 
     Every token is delivered once, in order. A token is held while a stop string may still swallow
     it (its text may begin one, or is the unfinished part of a character), and the last one while
-    the end of the output may still add text to it. When a stop string matches, tokens that begin
+    the end of the output may still add text to it. Stop strings are looked for in what the tokens
+    after the first `min_tokens` say. When a stop string matches, tokens that begin
     inside the match are dropped, one that begins before it keeps its text up to there; with
     `include` the match itself is delivered. The joined texts of the pieces are the text.
     """
 
-    def __init__(self, detokenizer: Detokenizer, stops: StopStrings | None = None) -> None:
+    def __init__(
+        self, detokenizer: Detokenizer, stops: StopStrings | None = None, *, min_tokens: int = 0
+    ) -> None:
         self._detokenizer = detokenizer
+        self._min_tokens = min_tokens
+        self._num_pushed = 0
         self._stops = stops
         self._held: deque[_Held] = deque()
         self._num_unfinished = 0
@@ -65,7 +70,9 @@ class TextStream:
             return []
         text = self._detokenizer.push(token_id)
         self._held.append(_Held(token_id, self._length, self._length))
-        if self._append(text):
+        is_stopped = self._append(text)
+        self._num_pushed += 1
+        if is_stopped:
             return self._cut()
         if not self._detokenizer.pending:
             self._num_unfinished = 0
@@ -92,7 +99,9 @@ class TextStream:
         """Give `text` to the last token; return whether a stop string ends the text."""
         self._length += len(text)
         self._held[-1].end = self._length
-        if self._stops is not None:
+        # the text may be that of earlier tokens, which were parts of a character until now
+        first = self._num_pushed - self._num_unfinished
+        if self._stops is not None and first >= self._min_tokens:
             text, self._stopped = self._stops.push(text)
         self._release(text)
         return self._stopped

@@ -40,8 +40,7 @@ class Beginning:
                 " the target's"
             )
         try:
-            with (directory / WEIGHTS).open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.sha256((directory / WEIGHTS).read_bytes()).hexdigest()
         except OSError as error:
             raise ConfigError(f"--start-from: {directory / WEIGHTS}: {error.strerror}") from error
         return cls(directory, vocabulary, digest)

@@ -110,6 +110,9 @@ class ClientLink(Generic[EventT, ReplyT]):
                     await self._call.write(batch)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the call has ended; the reader learns why
+        except asyncio.CancelledError:
+            self._call.cancel()  # a link on which nobody writes would look alive
+            raise
         except Exception as error:
             _LOGGER.exception("cannot write to a link")
             self._failure = PacelineError(f"writing to the link failed: {error}")

@@ -121,14 +121,17 @@ class ServerShell:
         self.draining.set()
         self._in_flight.refuse_new()
         with contextlib.suppress(asyncio.TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._in_flight.wait_idle()
-                await self._health.wait_told()
+            await asyncio.wait_for(self._wait_quiet(), grace_s)
         # Two stops of one grpc server at a time end in a segmentation fault.
         async with self._stop_lock:
             server, self._server = self._server, None
             if server is not None:
                 await server.stop(None)
+
+    async def _wait_quiet(self) -> None:
+        """Until no call is in flight and every health watcher has heard of the stop."""
+        await self._in_flight.wait_idle()
+        await self._health.wait_told()
 
     def _warn_if_open(self, host: str, *, encrypted: bool) -> None:
         if _is_loopback(host) or (encrypted and self._credentials.token is not None):

@@ -152,6 +152,10 @@ class WorkerService:
         """Where Prometheus may scrape it, with the real port; empty without an endpoint."""
         return self._metrics.address
 
+    async def wait(self) -> None:
+        """Return when the engine has ended, as a stop has it; raise why if it did so by itself."""
+        await asyncio.wrap_future(self._thread.ended)
+
     async def stop(self, grace_s: float) -> None:
         """Refuse new sessions, let the live ones end within `grace_s`, stop."""
         await self._shell.stop(grace_s)

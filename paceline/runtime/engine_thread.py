@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from paceline.errors import PacelineError
 from paceline.types import SessionId
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,9 @@ class EngineThread(Generic[E, R]):
     ) -> None:
         self.busy_s = 0.0
         """Seconds spent in steps."""
+        self.ended: Future[None] = Future()
+        """Done when the thread has ended; with an error if it was not asked to."""
+        self.ended.set_running_or_notify_cancel()
         self._engine = engine
         self._clock = clock
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -125,10 +129,16 @@ class EngineThread(Generic[E, R]):
         )
 
     def _run(self) -> None:
-        while self._turn():
-            pass
-        for link in list(self._links):  # its own end may come too late to be heard
-            self._detach(link)
+        try:
+            while self._turn():
+                pass
+            for link in list(self._links):  # its own end may come too late to be heard
+                self._detach(link)
+        except BaseException as error:  # not even the failure could be told
+            logger.critical("the engine has ended", exc_info=True)
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(None)
 
     def _turn(self) -> bool:
         """Drain, step, deliver; False when it is time to stop.
@@ -142,9 +152,10 @@ class EngineThread(Generic[E, R]):
             due = self._engine.next_step_at(now)
             if due is not None and due <= now:
                 self._deliver(self._step(now))
-        except Exception as error:
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             logger.exception("the engine failed; its sessions are answered with an error")
-            self._deliver(self._engine.fail_all(error))
+            fault = error if isinstance(error, Exception) else PacelineError(repr(error))
+            self._deliver(self._engine.fail_all(fault))
         return True
 
     def _drain_inbox(self) -> bool:

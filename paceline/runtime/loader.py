@@ -81,7 +81,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
         quantization=stored or config.quantization,
         vocab_width=_vocab_width(model),
         context_length=context_length(model.config, source),
-        eos_token_ids=eos_token_ids(model),
+        eos_token_ids=_usable_ids(eos_token_ids(model), _vocab_width(model)),
     )
 
 
@@ -121,6 +121,14 @@ def eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
     if ids is None:
         return ()
     return (ids,) if isinstance(ids, int) else tuple(sorted(set(ids)))
+
+
+def _usable_ids(token_ids: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """Those that the model can produce; some checkpoints list others, -1 say."""
+    usable = tuple(token_id for token_id in token_ids if 0 <= token_id < width)
+    if usable != token_ids:
+        _log.warning("end ids %s: the model can only produce %s", token_ids, usable)
+    return usable
 
 
 def context_length(config: PreTrainedConfig, source: ModelSource) -> int:

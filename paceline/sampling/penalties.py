@@ -75,11 +75,13 @@ def apply_penalties(logits: Tensor, rows: Sequence[RowContext]) -> None:
     repeating = [i for i, row in enumerate(rows) if row.params.repetition_penalty != 1.0]
     if repeating:
         row_of, ids = _prefix_pairs(logits, rows, repeating, output_only=False)
-        penalty = _column(logits, rows, lambda row: row.params.repetition_penalty)[row_of]
+        finfo = torch.finfo(logits.dtype)
+        penalty = _column(logits, rows, lambda row: row.params.repetition_penalty)
+        penalty = penalty.clamp_(finfo.tiny, finfo.max)[row_of]
         before = logits[row_of, ids]
         after = torch.where(before < 0, before * penalty, before / penalty)
         # A tiny penalty may overflow; the largest finite logit keeps the order and avoids inf.
-        logits[row_of, ids] = after.clamp_(max=torch.finfo(logits.dtype).max)
+        logits[row_of, ids] = after.clamp_(max=finfo.max)
     counting = [
         i
         for i, row in enumerate(rows)

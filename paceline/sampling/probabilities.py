@@ -91,12 +91,14 @@ def target_weights(
     _check_peaks(peak, rows)
     # Subtracting the maximum first keeps temperatures down to the smallest float free of NaN.
     weights = adjusted.to(torch.promote_types(adjusted.dtype, torch.float32)) - peak
+    kept = _top_k_kept(weights, rows)
     temperature = _column(weights, rows, lambda p: p.temperature, neutral=1.0)
     if temperature is not None:
         finfo = torch.finfo(weights.dtype)
         weights.div_(temperature.clamp_(finfo.tiny, finfo.max))
     weights.exp_()
-    _filter_top_k(weights, rows)
+    if kept is not None:
+        weights.mul_(kept)
     _filter_top_p(weights, rows)
     _filter_min_p(weights, rows)
     _filter_typical_p(weights, rows)
@@ -160,16 +162,26 @@ def _column(
     return like.new_tensor(values).unsqueeze(1)
 
 
-def _filter_top_k(weights: Tensor, rows: Sequence[RowContext]) -> None:
-    """Keep the k heaviest; what ties with the k-th stays, as in transformers."""
-    width = weights.shape[1]
+def _top_k_kept(logits: Tensor, rows: Sequence[RowContext]) -> Tensor | None:
+    """1 for the k heaviest ids of each row and what ties with the k-th, as in transformers, else 0;
+    None if no row has a limit.
+
+    Looked up in the logits: after a high temperature ids that differ may weigh the same.
+    """
+    width = logits.shape[1]
     limits = [0 if row.params.is_greedy else min(row.params.top_k, width) for row in rows]
     chosen = [i for i, limit in enumerate(limits) if 0 < limit < width]
-    if chosen:
-        part = _rows(weights, chosen)
-        last = torch.tensor([[limits[i] - 1] for i in chosen], device=weights.device)
-        heaviest = part.topk(int(last.max()) + 1).values
-        _keep_from(weights, chosen, part, heaviest.gather(1, last))
+    if not chosen:
+        return None
+    part = _rows(logits, chosen)
+    last = torch.tensor([[limits[i] - 1] for i in chosen], device=logits.device)
+    heaviest = part.topk(int(last.max()) + 1).values
+    kept = part.clone().ge_(heaviest.gather(1, last))
+    if len(chosen) == len(logits):
+        return kept
+    all_kept = torch.ones_like(logits)
+    all_kept[chosen] = kept
+    return all_kept
 
 
 def _filter_top_p(weights: Tensor, rows: Sequence[RowContext]) -> None:

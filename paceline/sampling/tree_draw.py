@@ -110,6 +110,8 @@ def _draw_alike(
         weights = target_weights(logits, contexts)
         tokens = _coupled(weights, contexts, count)
         expected = (_perturbed(weights, contexts, tokens) / doubt).softmax(1)
+        # once no id is left, the first one would come again
+        expected *= torch.arange(count, device=logits.device) < (weights > 0.0).sum(1, keepdim=True)
     elif width == 1:
         weights = target_weights(logits, contexts).float()
         expected, tokens = (weights / weights.sum(1, keepdim=True)).topk(count)

@@ -11,6 +11,7 @@ import pytest
 from support.services import scripted, until
 from test_cancellation import check_pool, model, waiting
 
+from paceline.client import GenerateResult
 from paceline.errors import InvalidArgumentError, ResourceExhaustedError
 
 TEN_PAGES: Any = {"token_ids": [1, 2], "max_tokens": 38, "temperature": 0, "ignore_eos": True}
@@ -38,6 +39,21 @@ async def test_sessions_wait_for_room_in_the_order_in_which_they_came(
         assert (await stack.info("verifier")).kv_pages_used <= 10
         assert await asyncio.gather(*tasks) == [wanted] * 4
         assert order == [0, 1, 2, 3]
+        assert await stack.is_idle()
+    check_pool(target)
+
+
+async def test_the_answers_of_one_request_do_not_wait_for_each_others_room(
+    byte_tokenizer_dir: Path,
+) -> None:
+    """The pool holds two of the four; the others begin as those end, however long that takes."""
+    target = model(cost_s=0.002, num_pages=20)
+    runtime = {"runtime": {"max_waiting_s": 0.01}}
+    async with scripted(target, None, tokenizer=byte_tokenizer_dir, verifier=runtime) as stack:
+        wanted = (await stack.generate(**TEN_PAGES)).token_ids
+        chunks = [chunk async for chunk in stack.client.generate(**TEN_PAGES, n=4)]
+        answers = GenerateResult.all_of(chunks)
+        assert [answer.token_ids for answer in answers] == [wanted] * 4
         assert await stack.is_idle()
     check_pool(target)
 

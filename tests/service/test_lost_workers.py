@@ -371,3 +371,16 @@ async def test_services_start_and_stop_again_and_again_beside_a_live_channel(
                 assert len(result.token_ids) == 5
         chunks += await drain(stream)
         assert chunks[-1].finish_reason is not None
+
+
+async def test_a_worker_whose_engine_is_gone_ends_by_itself(byte_tokenizer_dir: Path) -> None:
+    """H01: its health, links and description live elsewhere and would go on for ever."""
+    async with scripted(model(), None, tokenizer=byte_tokenizer_dir) as stack:
+        service = stack.verifiers[0]
+        engine: Any = service._thread._engine
+        engine.step = engine.fail_all = None
+        request = asyncio.ensure_future(stack.generate(token_ids=[1], max_tokens=5))
+        with pytest.raises(TypeError):
+            await asyncio.wait_for(service.wait(), 10)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)

@@ -245,7 +245,7 @@ async def test_without_speculation_no_drafter_is_opened(bench: RelayBench) -> No
     bench.drafter.lose()
     await bench.drafter.is_back()
     assert bench.heard_by(bench.drafter) == []
-    assert not relay.drafter_answered
+    assert not relay.had_drafter
 
 
 async def test_without_a_verifier_a_start_fails_at_once() -> None:
@@ -308,15 +308,43 @@ async def test_a_generation_starts_without_a_drafter_and_takes_one_that_comes() 
     relay = bench.start()
     (opening,) = bench.heard_by(bench.verifiers[0])
     assert not opening.speculation
-    assert not relay.drafter_answered
+    assert not relay.had_drafter
     bench.verdict(3, 4)
     await bench.drafter.start()
     (opening,) = bench.heard_by(bench.drafter)
     assert (opening.token_ids, opening.prompt_length) == ((1, 2, 3, 4), 3)
     assert bench.heard_by(bench.verifiers[0]) == [SetSpeculation(bench.verifier_id, enabled=True)]
     bench.draft(4, 5)
-    assert relay.drafter_answered
+    assert relay.had_drafter
     await bench.router.close()
+
+
+@pytest.mark.parametrize("reproducible", [False, True])
+async def test_the_load_takes_no_drafts_from_a_session_that_is_to_be_reproducible(
+    bench: RelayBench, reproducible: bool
+) -> None:
+    """A06, E04: without drafts other random numbers would decide."""
+    bench.router = Router(bench.verifiers, [bench.drafter], max_drafting_sessions=2)
+    first = bench.start(reproducible=reproducible)
+    others = [bench.start() for _ in range(2)]
+    later = bench.start(reproducible=reproducible)
+    assert first._drafts.is_open is later._drafts.is_open is reproducible
+    assert not any(other._drafts.is_open for other in others)
+    for relay in (first, later, *others):
+        relay.close()
+
+
+async def test_a_drafter_that_was_there_to_the_end_has_taken_part(bench: RelayBench) -> None:
+    """H08: an answer may end before its first draft."""
+    relay = bench.start()
+    bench.heard_by(bench.verifiers[0])
+    bench.verdict(3, 4, finish_reason=FinishReason.LENGTH)
+    assert relay.had_drafter
+    lost = bench.start()
+    bench.heard_by(bench.verifiers[0])
+    bench.drafter.lose()
+    bench.verdict(3, 4, finish_reason=FinishReason.LENGTH)
+    assert not lost.had_drafter
 
 
 async def test_a_refused_block_costs_the_session_its_drafter_only(bench: RelayBench) -> None:

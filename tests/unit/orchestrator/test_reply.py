@@ -203,7 +203,7 @@ def test_every_token_is_delivered_once_with_its_own_details(data: st.DataObject)
 
 def test_the_outcome_counts_what_the_relay_saw() -> None:
     relay = Relay(Router([], []), PROMPT, SamplingParams(seed=77), SETTINGS)
-    relay.drafter_answered = True
+    relay.had_drafter = True
     relay.first_token_s = 0.25
     reply = reply_to()
     for part in (
@@ -231,7 +231,7 @@ def test_the_outcome_counts_what_the_relay_saw() -> None:
 def test_speculation_is_told_as_it_was(asked: bool, had_drafter: bool, expected: str) -> None:
     """H08: never silently without."""
     relay = Relay(Router([], []), PROMPT, SamplingParams(), SETTINGS)
-    relay.drafter_answered = had_drafter
+    relay.had_drafter = had_drafter
     reply = reply_to(speculation=asked)
     reply.add(verdict(b"a", finish_reason=FinishReason.LENGTH))
     stats = reply.outcome(relay).stats

@@ -312,6 +312,14 @@ def test_a_block_that_no_message_can_hold_is_refused_before_it_is_made() -> None
     assert not without.settings.speculation
 
 
+def test_more_answers_than_may_ever_be_live_are_a_wrong_request() -> None:
+    """Not an exhausted resource, which a client would wait for."""
+    few = OrchestratorConfig(max_sessions=4)
+    assert complete(few, n=4).num_answers == 4
+    with pytest.raises(InvalidArgumentError, match=r"^n: 5 is outside 1 to 4"):
+        complete(few, n=5)
+
+
 def test_answers_have_consecutive_seeds() -> None:
     """A06: each answer is drawn with its own numbers, and again the same."""
     request = complete(n=3, sampling=SamplingParams(seed=MAX_SEED - 1))

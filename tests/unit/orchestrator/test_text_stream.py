@@ -25,10 +25,14 @@ def tokenizer_of(family: str) -> Tokenizer:
 
 
 def stream_of(
-    tokenizer: Tokenizer, stops: Sequence[str] = (), *, include: bool = False
+    tokenizer: Tokenizer,
+    stops: Sequence[str] = (),
+    *,
+    include: bool = False,
+    min_tokens: int = 0,
 ) -> TextStream:
     matcher = StopStrings(StopAutomaton(stops), include=include) if stops else None
-    return TextStream(Detokenizer(tokenizer), matcher)
+    return TextStream(Detokenizer(tokenizer), matcher, min_tokens=min_tokens)
 
 
 def run(stream: TextStream, token_ids: Sequence[int]) -> list[Piece]:
@@ -168,3 +172,39 @@ def test_after_a_stop_pushes_are_ignored() -> None:
     run(stream, list(b"ab"))
     assert stream.push(97) == []
     assert stream.num_held == 0
+
+
+@families
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_stop_string_takes_any_of_the_first_tokens(family: str, data: st.DataObject) -> None:
+    """`min_tokens`: what they say is no match, and begins none."""
+    tokenizer = tokenizer_of(family)
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=30))
+    whole = tokenizer.decode(ids)
+    letters = st.sampled_from(whole) if whole else st.just("x")
+    stops = data.draw(st.lists(st.text(letters, min_size=1, max_size=2), min_size=1, max_size=3))
+    min_tokens = data.draw(st.integers(0, 32))
+    stream = stream_of(tokenizer, stops, min_tokens=min_tokens)
+    pieces = run(stream, ids)
+    assert [piece.token_id for piece in pieces] == ids[: len(pieces)]
+    assert len(pieces) >= min(min_tokens, len(ids))
+    if not stream.stopped:
+        assert joined(pieces) == whole
+    if len(pieces) < len(ids):
+        assert stream.stopped
+    shown = [piece.text for piece in run(stream_of(tokenizer), ids)]
+    behind = "".join(shown[min_tokens:])  # a character that began before may be in it
+    if not first_stop(behind, stops):
+        assert not stream.stopped
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "expected"), [(0, "a"), (1, "a"), (2, "abc"), (3, "abc"), (4, "abcbcd")]
+)
+def test_stop_strings_are_looked_for_behind_the_first_tokens(
+    min_tokens: int, expected: str
+) -> None:
+    tokenizer = Tokenizer(build_byte_tokenizer())
+    stream = stream_of(tokenizer, ["bc"], min_tokens=min_tokens)
+    assert joined(run(stream, tokenizer.encode("abcbcd"))) == expected

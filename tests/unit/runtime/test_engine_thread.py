@@ -204,6 +204,38 @@ def test_a_fault_anywhere_in_the_engine_leaves_no_dead_thread(bench: Bench, meth
     assert delivered.get(timeout=PATIENCE_S) == ["alive"]
 
 
+class Panic(BaseException):  # as libraries in Rust raise it
+    pass
+
+
+def test_a_panic_of_a_library_answers_all_sessions_and_the_thread_lives(bench: Bench) -> None:
+    """H01: it is no Exception."""
+    link, delivered = bench.attach()
+    bench.engine.fault = Panic("index out of range")
+    link.post([bench.step([])])
+    assert delivered.get(timeout=PATIENCE_S) == ["failed: Panic('index out of range')"]
+    bench.engine.fault = None
+    link.post([bench.step([(1, "alive")])])
+    assert delivered.get(timeout=PATIENCE_S) == ["alive"]
+    assert not bench.thread.ended.done()
+
+
+def test_who_waits_for_the_thread_hears_when_not_even_a_failure_could_be_told(
+    bench: Bench,
+) -> None:
+    """H01: a worker whose thread is gone must not look healthy."""
+    link, _ = bench.attach()
+    bench.engine.fault = RuntimeError("a bug of ours")
+    bench.engine.fail_all = None  # type: ignore[assignment,method-assign]
+    link.post([bench.step([])])
+    assert isinstance(bench.thread.ended.exception(PATIENCE_S), TypeError)
+
+
+def test_a_stop_is_a_regular_end(bench: Bench) -> None:
+    bench.thread.stop()
+    assert bench.thread.ended.result(PATIENCE_S) is None
+
+
 def test_stopping_joins_the_thread_after_what_was_posted(bench: Bench) -> None:
     link, _ = bench.attach()
     link.post([1, 2])

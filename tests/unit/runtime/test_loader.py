@@ -68,6 +68,16 @@ def test_the_generation_config_decides_the_end_ids_and_the_config_is_the_fallbac
     assert load_model(ModelConfig(path=str(changed))).eos_token_ids == (9,)
 
 
+def test_end_ids_that_the_model_cannot_produce_are_left_out(
+    model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B07: masked before `min_tokens`, -1 would ban the last id and 320 fail the pass."""
+    changed = _edited(model_dir, tmp_path / "changed", eos_token_id=[-1, 9, 320])
+    (changed / "generation_config.json").unlink()
+    assert load_model(ModelConfig(path=str(changed), device="cpu")).eos_token_ids == (9,)
+    assert "-1" in caplog.text
+
+
 def test_auto_is_bfloat16_on_the_cpu(model_dir: Path) -> None:
     loaded = load_model(ModelConfig(path=str(model_dir), device="cpu"))
 

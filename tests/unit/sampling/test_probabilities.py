@@ -307,3 +307,22 @@ def test_a_mask_that_leaves_nothing_is_refused_as_the_grammars() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         target_weights(_logits(), [_masked(torch.zeros(12, dtype=torch.bool))])
     assert caught.value.field == "grammar"
+
+
+@pytest.mark.parametrize("temperature", [1e4, 1e6, 1e9, 1e30])
+def test_a_high_temperature_leaves_top_k_its_ids(temperature: float) -> None:
+    """Ids that differ in their logits may weigh the same afterwards."""
+    logits = torch.tensor([[3.0, 2.99, 1.0, -9.0, -20.0], [3.0, 2.99, 1.0, -9.0, -20.0]])
+    rows = [_row(temperature=temperature, top_k=1), _row(temperature=temperature)]
+    limited, free = target_probs(logits, rows)
+    assert limited.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert bool((free > 0.19).all())
+
+
+@pytest.mark.parametrize("penalty", [1e-46, 1e-300, 1e300])
+def test_an_extreme_repetition_penalty_meets_a_mask(penalty: float) -> None:
+    """Ids of the prefix that the masks took out stay out, and nothing is NaN."""
+    row = _row((2,), repetition_penalty=penalty, allowed_token_ids=(1, 3))
+    (probs,) = target_probs(_logits(), [row])
+    assert probs.isfinite().all()
+    assert probs.nonzero().flatten().tolist() in ([1], [3], [1, 3])

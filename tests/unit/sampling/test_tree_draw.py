@@ -48,6 +48,18 @@ def test_greedy_children_are_the_likeliest_and_expected_the_more_the_less_doubt(
     assert all(draw.probs is None for draw in found.draws)
 
 
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_coupled_children_are_no_more_than_the_ids_that_are_left(top_k: int) -> None:
+    """L03: siblings that are equal are a draft that no verifier takes."""
+    logits = torch.tensor([9.0, 1.0, 2.0, 3.0])
+    for seed in range(20):
+        found = children(
+            row(3, temperature=1.0, acceptance=Acceptance.COUPLED, top_k=top_k, seed=seed), logits
+        )
+        assert sorted(ids(found)) == [0, 3][:top_k]
+        assert len(found.expected) == top_k
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_coupled_children_are_those_of_the_largest_perturbed_logits(seed: int) -> None:
     own = row(5, temperature=0.7, acceptance=Acceptance.COUPLED, seed=seed)
