@@ -18,8 +18,13 @@ from paceline.errors import InvalidArgumentError
 from paceline.runtime.grammar_text import one_line
 from paceline.runtime.tokenizer import Tokenizer
 
-_LIMITS = LLParserLimits(verbose_errors=False)
-"""The library's own bounds on work and memory; errors without the parser's state."""
+_LIMITS = LLParserLimits(verbose_errors=False, initial_lexer_fuel=100_000)
+"""The library's own bounds on work and memory; errors without the parser's state.
+
+The first mask is computed on a worker's engine thread, where all sessions wait for it: a tenth of
+the library's fuel bounds that at some 40 ms (`(a{1000}){1000}` took a second), and what is not
+prepared is looked up when it comes up.
+"""
 
 
 class GrammarEngine:
