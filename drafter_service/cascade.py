@@ -67,7 +67,7 @@ class CascadeDrafter:
         if has_ended(request):
             return Proposal()
         if index is None:
-            return Proposal(is_pending=True)
+            return Proposal(is_pending=True, is_copied=True)  # the model has no part in that time
         draws = self._copied(request, index, at_any_rate=not has_model)
         if not draws and has_model and request.may_draw:
             return None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.window_controller import WindowController
-from orchestrator.window_plan import NO_SPECULATION, WindowPlan
+from orchestrator.window_plan import MAX_BLOCK, NO_SPECULATION, WindowPlan
 
 
 class _Tried(NamedTuple):
@@ -37,7 +37,7 @@ class CascadeController:
             return replace(copying, draw_window=0) if copying.window else NO_SPECULATION
         block = drawing.num_speculative_tokens
         if copying.window:  # after all that the model draws there is room for a look-up
-            block = max(block + 1, copying.num_speculative_tokens)
+            block = min(max(block + 1, copying.num_speculative_tokens), MAX_BLOCK)
         return WindowPlan(
             block,
             max(copying.window, drawing.window),

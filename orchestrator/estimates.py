@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -57,18 +56,24 @@ class AcceptanceEstimate:
 
 
 @dataclass(slots=True)
-class Median:
-    """The median of the last few values, whatever a single one was; None before the first."""
+class LowerQuartile:
+    """The lower quartile of the last few values: no single one decides, and what came beside other
+    work counts little. None before the first."""
 
     window: int = 15
     value: float | None = None
     _samples: deque[float] = field(default_factory=deque)
 
+    @property
+    def num_samples(self) -> int:
+        """Of the last `window` ones."""
+        return len(self._samples)
+
     def update(self, sample: float) -> None:
         self._samples.append(sample)
         if len(self._samples) > self.window:
             self._samples.popleft()
-        self.value = statistics.median_low(self._samples)
+        self.value = sorted(self._samples)[(len(self._samples) - 1) // 4]
 
 
 @dataclass(slots=True)
@@ -243,8 +248,12 @@ class Experience:
         default_factory=lambda: AcceptanceEstimate(PRIOR_TRIALS, memory_trials=10 * MEMORY_TRIALS)
     )
     """Of a drafter that is asked, how often it has something to propose."""
-    draft_s: Median = field(default_factory=Median)
-    """Of one token."""
+    draft_s: LowerQuartile = field(default_factory=LowerQuartile)
+    """Of one token; where both workers compute on one device, between its passes."""
+    draft_beside_s: LowerQuartile = field(default_factory=LowerQuartile)
+    """The same of one device beside its passes."""
+    failed_tries: int = 0
+    """Of a pair that nobody knows: how often no draft came in time to tell anything."""
     round_trip_s: Least = field(default_factory=Least)
     off_tokens: int = 0
     """Committed without drafts since the last probe, by all of them."""
@@ -254,12 +263,7 @@ class Experience:
     def copying(self) -> Experience:
         """The same of what a drafter copies that has a model besides."""
         if self._copying is None:
-            copy_s = Median()
+            copy_s = LowerQuartile()
             copy_s.update(COPY_S)
             self._copying = Experience(self.cost, draft_s=copy_s, round_trip_s=self.round_trip_s)
         return self._copying
-
-    @property
-    def is_known(self) -> bool:
-        """Whether both workers have been measured."""
-        return self.cost.is_known and self.draft_s.value is not None

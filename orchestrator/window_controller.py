@@ -6,6 +6,7 @@ From running estimates of acceptance, draft time, pass time and round trip.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from orchestrator.estimates import AcceptanceEstimate, Experience
 from orchestrator.pipeline_rate import Conditions
@@ -15,6 +16,7 @@ from orchestrator.window_plan import (
     PROBE_LENGTH,
     WindowPlan,
     best_plan,
+    patience,
     probe_interval,
     rate,
 )
@@ -22,6 +24,10 @@ from orchestrator.window_plan import (
 GAIN_TO_SWITCH = 1.03
 """A plan is left for one that is better by this factor; less is noise."""
 FIRST_PROBE_TOKENS = 4
+FIRST_BLOCKS = 3
+"""Whose times decide at first where drafting cannot be timed in passing: one may be any."""
+FIRST_TRY_TOKENS = 64
+"""A drafter of which nothing was heard for so long is asked for less, and less often."""
 PROBE_TOKENS = 8
 """Tokens, beyond those that drafts take to come, after which a probe without news is given up."""
 
@@ -56,18 +62,19 @@ class WindowController:
         self._agreement = AcceptanceEstimate.beginning_with(experience.agreement.value)
         self._offers = AcceptanceEstimate.beginning_with(experience.offers.value)
         self._round_trip_s: float | None = None
+        self._sessions = sessions
         self._off_tokens = 0
         self._has_news = False
-        self._start: WindowPlan | None = None
-        length = min(PROBE_LENGTH, max_window)
-        self._probe = WindowPlan(length, length, 0.0)
+        self._has_heard = False
+        """Whether a block has come since the last verdict."""
+        self._is_timed = False
+        """Whether one has come whose time is that of the plans there are."""
+        self._probe = NO_SPECULATION
         self._is_beside_a_pass = False
         """Whether the next block is drafted so although the workers take turns: the verifier hears
         of a window that opens when it has gone on already."""
         if in_turns:  # the verifier reads the prompt first
             self.plan = NO_SPECULATION
-            if sessions == 1:
-                self._start = WindowPlan(length, length, None)
         elif self._is_known(sessions):
             _, self.plan = self._best(self._conditions(sessions))
         elif sessions > 1:  # passes full of drafts that nobody knows would cost all of them
@@ -83,9 +90,12 @@ class WindowController:
         """A block has come from the drafter."""
         if not num_tokens:
             return
-        if not self._is_beside_a_pass:
-            self._shared.draft_s.update(draft_s / num_tokens)
-        self._is_beside_a_pass = False
+        in_company = self._in_turns and self._sessions > 1
+        is_beside = in_company or self._is_beside_a_pass
+        estimate = self._shared.draft_beside_s if is_beside else self._shared.draft_s
+        estimate.update(draft_s / num_tokens)
+        self._is_timed |= not self._is_beside_a_pass
+        self._has_heard, self._is_beside_a_pass = True, False
 
     def saw_round_trip(self, seconds: float) -> None:
         """Time on the wire and in queues to both workers and back, at best."""
@@ -126,26 +136,49 @@ class WindowController:
             self._agreement.cap(self._acceptance.value)
             self._shared.agreement.cap(self._shared.acceptance.value)
         was_closed = not self.plan.window
+        self._sessions = sessions
         self._plan(committed, sessions)
+        self._has_heard = False
         if was_closed and self.plan.window:
             self._is_beside_a_pass = self._takes_turns(sessions)
 
     def _plan(self, committed: int, sessions: int) -> None:
         if self._is_known(sessions):
             self._decide(self._conditions(sessions), committed)
-        elif self._start is not None:
-            self.plan, self._start = self._start, None
-        elif not self.plan.window:  # nothing is known of the drafter yet
-            self._off_tokens += committed
-            if self._off_tokens >= FIRST_PROBE_TOKENS:
-                self._off_tokens, self._has_news = 0, False
-                self.plan = self._probe
+        else:
+            self._try(committed, sessions)
+
+    def _try(self, committed: int, sessions: int) -> None:
+        """Nothing is known of the drafter yet. One whose drafts are all overtaken before they are
+        sent would never be known, and compute for ever: it is then asked for single tokens."""
+        self._off_tokens = 0 if self._has_heard else self._off_tokens + committed
+        failed, takes_turns = self._shared.failed_tries, self._takes_turns(sessions)
+        if self.plan.window and not (takes_turns and self.plan.ahead):
+            if self._off_tokens >= FIRST_TRY_TOKENS:
+                self._shared.failed_tries += 1
+                self._off_tokens, self.plan = 0, NO_SPECULATION
+            return
+        wanted = 0 if takes_turns else FIRST_PROBE_TOKENS
+        if self._off_tokens >= min(wanted if not failed else 4 << 3 * failed, MAX_PROBE_TOKENS):
+            self._start_probe(1 if failed else PROBE_LENGTH, None if takes_turns else 0.0)
+
+    def _start_probe(self, length: int, patience_s: float | None) -> None:
+        length = min(length, self._max_window)
+        self.plan = self._probe = WindowPlan(length, length, patience_s)
+        self._off_tokens, self._has_news, self._is_timed = 0, False, False
 
     def _is_known(self, sessions: int) -> bool:
         """Whether both workers were measured, and passes about as small as plain ones."""
-        if not self._shared.is_known:
+        if not self._shared.cost.is_known or self._draft_s(sessions) is None:
+            return False
+        if self._takes_turns(sessions) and self._shared.draft_s.num_samples < FIRST_BLOCKS:
             return False
         return sessions == 1 or self._shared.cost.least_rows <= 1.5 * sessions
+
+    def _draft_s(self, sessions: int) -> float | None:
+        """Of a token, as it would be drafted now."""
+        alone, beside = self._shared.draft_s.value, self._shared.draft_beside_s.value
+        return beside if self._in_turns and sessions > 1 and beside is not None else alone
 
     def _conditions(self, sessions: int) -> Conditions:
         acceptance = self._acceptance.value
@@ -154,7 +187,7 @@ class WindowController:
         return Conditions(
             acceptance=min(max(acceptance, agreement), 0.999),
             agreement=min(agreement, 0.999),
-            draft_s=self._shared.draft_s.value or 0.0,
+            draft_s=self._draft_s(sessions) or 0.0,
             round_trip_s=round_trip_s,
             sessions=sessions,
             cost=self._shared.cost.curve(),
@@ -170,6 +203,9 @@ class WindowController:
         is_kept = self.plan.ahead and not self._takes_turns(conditions.sessions)
         if not is_kept or best_rate > GAIN_TO_SWITCH * rate(conditions, self.plan):
             self.plan = best
+        elif self.plan.patience_s != 0.0:  # what it waits for may take longer by now
+            wait_s = patience(conditions, self.plan.num_speculative_tokens)
+            self.plan = replace(self.plan, patience_s=wait_s)
 
     def _best(self, conditions: Conditions) -> tuple[float, WindowPlan]:
         return best_plan(
@@ -189,17 +225,19 @@ class WindowController:
         """
         self._off_tokens += committed
         self._shared.off_tokens += committed
+        takes_turns = self._takes_turns(conditions.sessions)
         if self.plan.window:
             on_the_way = conditions.block_arrives_s(PROBE_LENGTH) / conditions.pass_s(1)
             is_late = self._off_tokens >= PROBE_TOKENS + 2 * on_the_way
-            if self.plan is self._probe and not self._has_news and not is_late:
+            # in turns the first block is drafted beside a pass; the next tells what one takes
+            is_over = self._has_news and (self._is_timed or not takes_turns)
+            if self.plan is self._probe and not is_over and not is_late:
                 return self.plan
             self._off_tokens = 0
             return NO_SPECULATION
-        takes_turns = self._takes_turns(conditions.sessions)
-        is_due = self._off_tokens >= probe_interval(conditions, in_turns=takes_turns)
+        is_due = self._off_tokens >= probe_interval(conditions, in_turns=self._in_turns)
         if not is_due and self._shared.off_tokens < MAX_PROBE_TOKENS:
             return NO_SPECULATION
-        self._off_tokens, self._has_news = 0, False
         self._shared.off_tokens = 0
+        self._start_probe(PROBE_LENGTH, patience(conditions, PROBE_LENGTH) if takes_turns else 0.0)
         return self._probe

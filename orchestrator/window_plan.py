@@ -107,12 +107,13 @@ def _plans(conditions: Conditions, most_ahead: int, max_window: int) -> list[Win
 def probe_interval(conditions: Conditions, *, in_turns: bool = False) -> float:
     """Tokens between two probes, so that they cost `PROBE_SHARE` of the time.
 
-    A probe rides along: it costs the rows that it adds to a pass; where workers compute `in_turns`,
-    its drafting too.
+    A probe rides along: it costs the rows that it adds to a pass. Where workers compute `in_turns`
+    its drafting counts too, and it takes two blocks: the first is drafted beside a pass, which says
+    nothing of the time.
     """
     plain_s = conditions.pass_s(1)
     probe_s = conditions.pass_s(1 + PROBE_LENGTH) - plain_s
     if in_turns:
-        probe_s += conditions.block_arrives_s(PROBE_LENGTH)
+        probe_s = 2 * (probe_s + conditions.block_arrives_s(PROBE_LENGTH))
     affordable = probe_s / (PROBE_SHARE * plain_s)
     return min(max(affordable, MIN_PROBE_TOKENS), MAX_PROBE_TOKENS)

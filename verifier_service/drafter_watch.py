@@ -20,10 +20,12 @@ class DrafterWatch:
 
     def switch(self, *, is_on: bool, patience_s: float | None) -> None:
         """Start or stop expecting blocks, waiting so long for each; None is as configured."""
+        has_ended = self.is_on and self._state is DrafterState.ENDED
         self.is_on = is_on
         self._patience_s = self._configured_patience_s if patience_s is None else patience_s
         self._gave_up = False
-        self._state = DrafterState.RUNNING
+        if not has_ended:  # that is said once
+            self._state = DrafterState.RUNNING
 
     def hear(self, block: DraftBlock) -> None:
         """Take a block's word on how the drafter is."""

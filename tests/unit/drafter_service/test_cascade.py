@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from support.pipeline import Pipeline, cascade_of, outputs, reference
 from drafter_service.cascade import CascadeDrafter
 from drafter_service.evidence import MODEL_PRIOR, Estimates, Evidence
 from drafter_service.ngram_index import NgramIndex
+from drafter_service.ngram_reader import TOKENS_A_STEP
 from paceline.config import RuntimeConfig
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import SamplingParams
@@ -326,3 +329,20 @@ def test_in_any_order_of_events_the_output_is_the_targets(data: st.DataObject) -
     pipeline.run()
     for prompt, relay in zip(prompts, relays, strict=True):
         assert outputs(relay) == reference(target, prompt, 25)
+
+
+def test_reading_a_long_prompt_for_what_can_be_copied_is_no_time_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes a step for each part of the prompt, and gives no token to divide by."""
+    clock = itertools.count()
+    monkeypatch.setattr(
+        "drafter_service.engine.time", SimpleNamespace(perf_counter=lambda: float(next(clock)))
+    )
+    prompt = tuple(random.Random(3).choices(range(1, VOCAB), k=5 * TOKENS_A_STEP))
+    bench = DrafterBench(cascade(sizes=(8, 9), context_length=8 * TOKENS_A_STEP, num_pages=4096))
+    bench.post(opening(token_ids=prompt, window=4))
+    blocks = bench.run()
+    drawn = sum(len(block.token_ids) - len(block.copied) for block in blocks)
+    assert drawn
+    assert sum(block.draft_us for block in blocks) <= 1e6 * drawn

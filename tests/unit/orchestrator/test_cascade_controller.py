@@ -9,7 +9,7 @@ import pytest
 from orchestrator.cascade_controller import CascadeController
 from orchestrator.estimates import Experience, PassCost
 from orchestrator.window_controller import WindowController
-from orchestrator.window_plan import NO_SPECULATION, WindowPlan
+from orchestrator.window_plan import MAX_BLOCK, NO_SPECULATION, WindowPlan
 
 START = WindowPlan(4, 12, None)
 PASS_S = 0.030
@@ -144,3 +144,11 @@ def test_each_draft_that_was_tried_counts_for_its_source(
         (own.acceptance._trials, own.acceptance._successes) for own in (shared.copying, shared)
     ]
     assert found == [copies, drawn]
+
+
+def test_no_block_is_longer_than_the_longest() -> None:
+    """Messages are checked to hold that."""
+    controller = cascade(experience())
+    controller._drawing.plan = WindowPlan(MAX_BLOCK, 2 * MAX_BLOCK, None)
+    controller._copying.plan = WindowPlan(4, 12, None)
+    assert controller.plan.num_speculative_tokens == MAX_BLOCK

@@ -15,7 +15,7 @@ from orchestrator.estimates import (
     CostCurve,
     Experience,
     Least,
-    Median,
+    LowerQuartile,
     PassCost,
 )
 from orchestrator.pipeline_rate import (
@@ -26,7 +26,12 @@ from orchestrator.pipeline_rate import (
     riding_rate,
     waiting_rate,
 )
-from orchestrator.window_controller import FIRST_PROBE_TOKENS, WindowController
+from orchestrator.window_controller import (
+    FIRST_BLOCKS,
+    FIRST_PROBE_TOKENS,
+    FIRST_TRY_TOKENS,
+    WindowController,
+)
 from orchestrator.window_plan import (
     GAIN_IN_COMPANY,
     MIN_PROBE_TOKENS,
@@ -224,15 +229,91 @@ def test_on_one_device_the_verifier_reads_the_prompt_first() -> None:
     assert second.plan.window > PROBE_LENGTH
 
 
-def test_a_probe_of_one_device_is_rarer_and_its_time_does_not_count() -> None:
-    """It is drafted beside a pass, which gives the time of two."""
+def test_a_probe_of_one_device_is_rarer_and_waits_for_a_block_of_its_own() -> None:
+    """The first one is drafted beside a pass, which gives the time of two."""
     controller = WindowController(learnt(), max_window=40, start=START, in_turns=True)
     plans = drive(controller, 0.0, 2000)
     probes = [plan for plan in plans[40:] if plan.window]
-    assert {plan.patience_s for plan in probes} == {0.0}
+    assert all(plan.patience_s for plan in probes)
     found = conditions(0.0, draft_s=0.003)
-    assert probe_interval(found, in_turns=True) > 2 * probe_interval(found)
-    assert len(probes) <= 1 + 2000 / probe_interval(found, in_turns=True)
+    assert probe_interval(found, in_turns=True) > 4 * probe_interval(found)
+    assert len(probes) <= 2 * (1 + 2000 / probe_interval(found, in_turns=True))
+
+
+def test_on_one_device_a_step_that_took_long_once_does_not_decide_for_ever() -> None:
+    """Nothing but probes would show what a draft takes, and those begin beside a pass."""
+    experience = learnt()
+    controller = WindowController(experience, max_window=40, start=START, in_turns=True)
+    controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    controller.saw_block(num_tokens=2, draft_s=0.02)
+    for _ in range(FIRST_BLOCKS):
+        controller.saw_block(num_tokens=2, draft_s=0.4)  # what it really takes is 3 ms a token
+        controller.saw_verdict(judged=2, accepted=2, committed=3, sessions=1)
+    assert not controller.plan.window
+    plans = drive(controller, 0.8, 1200)
+    assert plans[-1].window > PROBE_LENGTH
+    assert experience.draft_s.value == 0.003
+
+
+def test_on_one_device_no_single_block_decides_at_first() -> None:
+    experience = learnt()
+    controller = WindowController(experience, max_window=40, start=START, in_turns=True)
+    controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    controller.saw_block(num_tokens=2, draft_s=0.02)
+    controller.saw_block(num_tokens=2, draft_s=0.4)
+    plans = drive(controller, 0.8, 100)
+    assert all(plan.window for plan in plans)
+
+
+def test_company_that_leaves_leaves_its_times_behind() -> None:
+    """On one device a draft beside a pass takes what two take."""
+    experience = learnt()
+    controller = WindowController(experience, max_window=40, start=START, in_turns=True, sessions=3)
+    for _ in range(40):
+        controller.saw_block(num_tokens=2, draft_s=0.09)
+        controller.saw_verdict(judged=2, accepted=2, committed=3, sessions=3)
+    assert not controller.plan.window
+    plans = drive(controller, 0.8, 600)
+    assert plans[-1].window > PROBE_LENGTH
+    assert (experience.draft_s.value, experience.draft_beside_s.value) == (0.003, 0.045)
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_a_drafter_of_which_nothing_is_heard_is_tried_ever_more_seldom(
+    sessions: int, in_turns: bool
+) -> None:
+    """It may be so slow that each draft is overtaken before a block is full."""
+    experience = learnt()
+    tried = []
+    for _ in range(4):
+        controller = WindowController(
+            experience, max_window=40, start=START, sessions=sessions, in_turns=in_turns
+        )
+        plans = []
+        for _ in range(1000):
+            controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=sessions)
+            plans.append(controller.plan)
+        tried.append(sum(plan.window > 0 for plan in plans))
+    assert tried[-1] <= 2 * FIRST_TRY_TOKENS
+    again = next(plan for plan in plans if plan.window and plan != START)
+    controller.saw_block(num_tokens=1, draft_s=0.087)
+    assert experience.draft_s.value or experience.draft_beside_s.value
+    assert again.window <= PROBE_LENGTH
+
+
+def test_a_plan_that_is_kept_waits_as_long_as_drafts_take_by_now() -> None:
+    experience = learnt(0.1)
+    controller = WindowController(experience, max_window=40, start=START)
+    for step_s in [0.001] * 60 + [0.004] * 60:
+        block = controller.plan.num_speculative_tokens
+        controller.saw_block(num_tokens=block, draft_s=step_s * block)
+        controller.saw_round_trip(0.001)
+        controller.saw_verdict(judged=block, accepted=block, committed=block + 1, sessions=1)
+    plan = controller.plan
+    assert plan.ahead
+    assert plan.patience_s
+    assert plan.patience_s > 0.004 * plan.num_speculative_tokens
 
 
 def test_the_first_block_behind_a_window_that_opens_is_not_timed() -> None:
@@ -357,15 +438,19 @@ def test_drafts_are_worth_less_of_a_gain_where_their_rows_cost_nobody_anything()
     assert best_plan(costly, max_window=40)[1] is NO_SPECULATION
 
 
-def test_least_forgets_old_samples_and_median_is_of_the_last() -> None:
-    least, median = Least(window=3), Median(window=3)
+def test_least_and_lower_quartile_are_of_the_last_samples() -> None:
+    least, quartile = Least(window=3), LowerQuartile(window=5)
     least.update(-0.5)  # a mismeasurement
-    assert (least.value, median.value) == (None, None)
+    assert (least.value, quartile.value) == (None, None)
     for sample in (1.0, 5.0, 4.0, 60.0):
         least.update(sample)
-        median.update(sample)
     assert least.value == 4.0
-    assert median.value == 5.0
+    quartile.update(90.0)
+    assert quartile.value == 90.0
+    for sample in (5.0, 60.0, 7.0, 6.0, 1.0):
+        quartile.update(sample)
+    assert quartile.value == 5.0
+    assert quartile.num_samples == 5
 
 
 def test_a_session_begins_with_what_others_have_learnt() -> None:

@@ -110,6 +110,17 @@ def test_an_ended_drafter_stays_so_after_further_verdicts() -> None:
     assert waits(bench) == 0.0
 
 
+def test_a_new_patience_does_not_wait_for_a_drafter_that_has_ended() -> None:
+    """It has said so once, and is silent from then on."""
+    bench = SessionBench()
+    bench.session.add_block(block(4, [], state=DrafterState.ENDED, known_committed=4))
+    bench.session.set_speculation(enabled=True, patience_s=2 * PATIENCE_S)
+    assert waits(bench) == 0.0
+    bench.session.set_speculation(enabled=False)
+    bench.session.set_speculation(enabled=True)
+    assert waits(bench) == PATIENCE_S, "another one drafts"
+
+
 def test_without_speculation_nothing_is_waited_for() -> None:
     bench = SessionBench(speculation=False)
     assert waits(bench) == 0.0
