@@ -98,8 +98,9 @@ def begin_as(
 ) -> None:
     """Give a model over `token_ids` the weights of one like it over `known_ids`, quantized or not.
 
-    Ids that the other does not know keep their embeddings. Raises `ModelLoadError` if it is no
-    model of the same shape.
+    Ids that the other does not know keep their embeddings, moved as those of all others have moved
+    on average: of a head, what they have in common says how likely ids are that were learnt beside
+    ids that were not. Raises `ModelLoadError` if it is no model of the same shape.
     """
     if getattr(other, "hf_quantizer", None) is not None:
         with quiet_transformers():
@@ -115,7 +116,9 @@ def begin_as(
             raise ModelLoadError(f"{other.name_or_path}: no {name} of the student's shape")
         if of_ids:
             rows = known.to(weight.device)
-            weight[rows] = found[place[known].to(found.device)].to(weight)
+            learnt = found[place[known].to(found.device)].to(weight)
+            moved = weight + (learnt - weight[rows]).mean(0)
+            weight.copy_(moved.index_copy(0, rows, learnt))
         else:
             weight.copy_(found)
 
