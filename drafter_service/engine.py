@@ -16,7 +16,7 @@ from drafter_service.traces import DrafterTraces
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
 from paceline.features import Features
 from paceline.logs import session_fields
-from paceline.runtime.engine_thread import LinkId, SessionKey
+from paceline.runtime.engine_thread import FailureCount, LinkId, SessionKey
 from paceline.telemetry.metrics import DrafterMetrics
 from paceline.telemetry.tracing import Tracing
 from paceline.types import (
@@ -42,6 +42,7 @@ class DrafterEngine:
         self.counters = self.metrics.counters
         self._drafter = drafter
         self._sessions: dict[SessionKey, DraftSession] = {}
+        self._failures = FailureCount()
         self._traces = DrafterTraces(tracing or Tracing("paceline-drafter"))
 
     # --- events -----------------------------------------------------------------------------
@@ -162,8 +163,10 @@ class DrafterEngine:
                 return [reply for request in asked for reply in self._run([request])]
             logger.exception("drafting failed", extra=self._about(asked[0].key))
             if not isinstance(error, PacelineError):
+                self._failures.failed(error)
                 error = UnavailableError(f"drafting failed: {describe_error(error)[1]}")
             return [self._fail(asked[0].key, error)]
+        self._failures.succeeded()
         seconds = time.perf_counter() - started
         self.metrics.stepped(seconds=seconds, sessions=len(asked))
         reads = any(map(self._reads_much, asked, proposals))

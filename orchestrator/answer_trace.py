@@ -20,6 +20,7 @@ from paceline.telemetry.thinning import Thinning
 from paceline.telemetry.worker_traces import MAX_BLOCK_SPANS
 from paceline.tree_shape import TreeShape
 from paceline.types import DraftBlock, SessionSpans, Verdict
+from paceline.waiting import within
 
 
 @dataclass(slots=True)
@@ -238,7 +239,7 @@ class AnswerTrace:
                 await self._all_returned.wait()
 
         try:
-            await asyncio.wait_for(wait(), timeout_s)
+            await within(wait(), timeout_s)
         except asyncio.TimeoutError:
             pass
         finally:

@@ -30,6 +30,7 @@ from paceline import errors
 from paceline.errors import PacelineError, StartupError
 from paceline.logs import setup_logging
 from paceline.openmp import of_shared_cpus
+from paceline.waiting import within
 
 STOP_MARGIN_S = 2.0
 # Closing links to workers that have died takes a moment.
@@ -181,7 +182,7 @@ class HostedService:
                 )
                 .remote()
             )
-            outcome = await asyncio.wait_for(_result(self._actor.start.remote(launch)), timeout_s)
+            outcome = await within(_result(self._actor.start.remote(launch)), timeout_s)
         except asyncio.TimeoutError as error:
             raise StartupError(
                 f"{member.label} did not start within {timeout_s:g} s (cluster.start_timeout_s)"
@@ -214,7 +215,7 @@ class HostedService:
             return
         with contextlib.suppress(RayError, asyncio.TimeoutError):
             told = _result(self._actor.update_workers.remote(workers, grace_s))
-            await asyncio.wait_for(told, grace_s + DRAIN_MARGIN_S)
+            await within(told, grace_s + DRAIN_MARGIN_S)
 
     async def stop(self, grace_s: float) -> None:
         """End the service, then its process. Takes at most `grace_s` and a small margin."""
@@ -222,7 +223,7 @@ class HostedService:
             return
         with contextlib.suppress(RayError, asyncio.TimeoutError):
             stopped = _result(self._actor.stop.remote(grace_s))
-            await asyncio.wait_for(stopped, grace_s + STOP_MARGIN_S)
+            await within(stopped, grace_s + STOP_MARGIN_S)
         await self.kill()
 
     async def kill(self) -> None:
@@ -233,7 +234,7 @@ class HostedService:
         gone = _result(actor.wait.remote())
         ray.kill(actor)
         with contextlib.suppress(RayError, asyncio.TimeoutError):
-            await asyncio.wait_for(gone, STOP_MARGIN_S)
+            await within(gone, STOP_MARGIN_S)
 
 
 async def _result(reference: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from orchestrator.cluster_actors import Failure
 from orchestrator.cluster_members import CONTROL_ACTOR, Role
 from orchestrator.cluster_ray import address, join
 from paceline.errors import DeadlineExceededError, PacelineError, StartupError, UnavailableError
+
+logger = logging.getLogger(__name__)
 
 RESTART_DELAY_S = 1.0
 
@@ -95,6 +98,9 @@ class Control:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        self._end_actor()
+
+    def _end_actor(self) -> None:
         actor, self._actor = self._actor, None
         if actor is not None:
             with contextlib.suppress(RayError):
@@ -107,9 +113,13 @@ class Control:
                 while True:
                     number, wish = await self._actor.take.remote()
                     await self._actor.answer.remote(number, await self._carry_out(wish))
-            except (RayError, ValueError):
-                # its process died, or its name is not free yet
-                await asyncio.sleep(RESTART_DELAY_S)
+            except (RayError, ValueError) as error:
+                # its process died, it could not be reached, or its name is not free yet
+                logger.debug("the control actor is made anew: %s", error)
+            except Exception:
+                logger.exception("the control actor is made anew")
+            self._end_actor()  # who asks one that nobody serves would wait for ever
+            await asyncio.sleep(RESTART_DELAY_S)
 
     def _make(self) -> Any:
         """On this machine, which it is of no use without."""

@@ -35,6 +35,10 @@ def guiding_grammar(call: GenerateCall, *, engine: GrammarEngine, target: Worker
         problem = f"at most one of {', '.join(given)} may be given; {' and '.join(fields)} were"
         raise InvalidArgumentError(field, problem)
     _check_end(field, call, target)
+    if len(call.guided_choice) > MAX_CHOICES:
+        raise InvalidArgumentError(
+            "guided_choice", f"{len(call.guided_choice)} choices; at most {MAX_CHOICES}"
+        )
     _check_size(field, sum(map(len, given[field])))
     grammar = _grammar(field, call)
     problem = engine.problem(grammar)
@@ -69,9 +73,6 @@ def _grammar(field: str, call: GenerateCall) -> str:
         if _ends_in_escape(call.guided_regex):
             raise InvalidArgumentError(field, "it ends with a backslash that escapes nothing")
         return regex_grammar(call.guided_regex)
-    if len(call.guided_choice) > MAX_CHOICES:
-        problem = f"{len(call.guided_choice)} choices; at most {MAX_CHOICES}"
-        raise InvalidArgumentError(field, problem)
     if not all(call.guided_choice):
         raise InvalidArgumentError(field, f"choice {list(call.guided_choice).index('')} is empty")
     return choice_grammar(call.guided_choice)

@@ -19,6 +19,7 @@ from paceline.rpc.worker_client import connect_drafter, connect_verifier
 from paceline.runtime.tokenizer import Tokenizer
 from paceline.telemetry.orchestrator_metrics import PeerMetrics
 from paceline.types import WorkerInfo
+from paceline.waiting import within
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class LoadWatch:
 async def _quietly(refresh: Callable[[], Awaitable[None]]) -> None:
     """One that does not answer keeps what was known of it; its link says whether it is lost."""
     try:
-        await asyncio.wait_for(refresh(), REFRESH_TIMEOUT_S)
+        await within(refresh(), REFRESH_TIMEOUT_S)
     except (PacelineError, asyncio.TimeoutError) as error:
         logger.debug("a worker did not say how busy it is: %s", error)
     except Exception:  # one question gone wrong must not be the last

@@ -47,6 +47,7 @@ def encode_request(
         raise InvalidArgumentError(fields[0] if fields else "prompt", problem)
     field = fields[0]
     if field == "token_ids":
+        _check_room(field, len(token_ids), context_length)  # a copy of millions stops all streams
         ids = tuple(token_ids)
     elif field == "messages":
         _check_messages(messages, CHARACTERS_PER_TOKEN * context_length)
@@ -108,13 +109,16 @@ def _check_ids(
 ) -> None:
     if not token_ids:
         raise InvalidArgumentError(field, "it gives no token")
-    if len(token_ids) >= context_length:
-        problem = (
-            f"{len(token_ids)} tokens leave no room to generate: the context length is "
-            f"{context_length}"
-        )
-        raise InvalidArgumentError(field, problem)
+    _check_room(field, len(token_ids), context_length)
     for position, token_id in enumerate(token_ids):
         if not 0 <= token_id < vocab_size:
             problem = f"id {token_id} at position {position} is outside [0, {vocab_size})"
             raise InvalidArgumentError(field, problem)
+
+
+def _check_room(field: str, length: int, context_length: int) -> None:
+    if length >= context_length:
+        problem = (
+            f"{length} tokens leave no room to generate: the context length is {context_length}"
+        )
+        raise InvalidArgumentError(field, problem)

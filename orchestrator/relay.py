@@ -264,10 +264,15 @@ class Relay:
     def _follow_router(self) -> None:
         """A drafter may have come back, or the load may allow drafts no more, or again."""
         may_draft = self._router.allows_drafts or self._settings.reproducible
-        if self._drafts.is_open and not may_draft:
-            self._drop_drafter()
-        else:
-            self._attach_drafter()
+        try:
+            if self._drafts.is_open and not may_draft:
+                self._drop_drafter()
+            else:
+                self._attach_drafter()
+        except Exception:  # the others must hear it too, and this one can go on without drafts
+            logger.exception("a session goes on without drafts", extra=self._about)
+            self._drafts.close()
+            self._drafts.refuse()
 
     def _drop_drafter(self) -> None:
         """Go on without drafts until the load is lower."""
@@ -315,6 +320,8 @@ class Relay:
 
     def _reopen(self, worker: VerifierWorker) -> None:
         """Go on from the committed tokens."""
+        if self._is_over:
+            return
         epoch = self.session.begin_epoch()
         self.session.counts.reopenings += 1
         self._open_verifier(worker)

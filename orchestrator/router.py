@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -13,6 +14,9 @@ from orchestrator.load import choose
 from orchestrator.worker import Worker
 from paceline.errors import UnavailableError
 from paceline.types import DrafterEvent, DrafterReply, VerifierEvent, VerifierReply
+from paceline.waiting import within
+
+logger = logging.getLogger(__name__)
 
 DrafterWorker: TypeAlias = Worker[DrafterEvent, DrafterReply]
 VerifierWorker: TypeAlias = Worker[VerifierEvent, VerifierReply]
@@ -132,7 +136,7 @@ class Router:
         Raises `UnavailableError` in time.
         """
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._serving.wait(), timeout_s)
+            await within(self._serving.wait(), timeout_s)
         return self.verifier(demand, avoid)
 
     # --- workers come and go ----------------------------------------------------------------
@@ -156,7 +160,7 @@ class Router:
         """
         worker.is_draining = True
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(worker.idle(), grace_s)
+            await within(worker.idle(), grace_s)
         await worker.close()
         self.verifiers = [other for other in self.verifiers if other is not worker]
         self.drafters = [other for other in self.drafters if other is not worker]
@@ -185,7 +189,10 @@ class Router:
 
     def _notify(self) -> None:
         for listener in list(self._listeners):
-            listener()
+            try:
+                listener()
+            except Exception:  # the others must hear it too
+                logger.exception("a listener failed")
 
     async def close(self) -> None:
         """End all links."""

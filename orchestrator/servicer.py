@@ -35,6 +35,7 @@ from paceline.runtime.tokenizer import Tokenizer
 from paceline.sampling.params import SamplingParams
 from paceline.telemetry.orchestrator_metrics import OrchestratorMetrics, OrchestratorState
 from paceline.telemetry.tracing import Tracing
+from paceline.waiting import within
 from protos import orchestrator_pb2, orchestrator_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -247,7 +248,7 @@ async def _status(worker: Worker[Any, Any]) -> WorkerStatus:
     info, detail = worker.info, "draining" if worker.is_draining else worker.problem
     if worker.is_connected:
         try:
-            info = await asyncio.wait_for(worker.describe(), STATUS_TIMEOUT_S)
+            info = await within(worker.describe(), STATUS_TIMEOUT_S)
         except asyncio.TimeoutError:
             detail = f"did not say within {STATUS_TIMEOUT_S:g} s how it is"
         except PacelineError as error:

@@ -15,7 +15,7 @@ from paceline.errors import InvalidArgumentError, PacelineError, UnavailableErro
 from paceline.logs import session_fields
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.emulated import device_counters
-from paceline.runtime.engine_thread import LinkId, SessionKey
+from paceline.runtime.engine_thread import FailureCount, LinkId, SessionKey
 from paceline.runtime.grammar import GrammarEngine
 from paceline.runtime.prefix_cache import PrefixCache
 from paceline.runtime.runner import Runner
@@ -72,6 +72,7 @@ class Verifier:
         )
         self._prefixes = PrefixCache(runner.pool, enabled=config.runtime.prefix_reuse)
         self._turn = itertools.count(1)
+        self._failures = FailureCount()
         self._traces = VerifierTraces(tracing or Tracing("paceline-verifier"))
 
     # --- events -----------------------------------------------------------------------------
@@ -214,7 +215,7 @@ class Verifier:
     def _run(self, entries: list[Entry], now: float) -> Replies:
         """One pass; if it fails, each session alone, so that a bad one hurts no other."""
         try:
-            return self._pass(entries, now)
+            replies = self._pass(entries, now)
         except Exception as error:
             for entry in entries:
                 entry.session.roll_back(entry.plan)
@@ -222,8 +223,11 @@ class Verifier:
                 return [reply for entry in entries for reply in self._run([entry], now)]
             logger.exception("a pass failed", extra=self._about(entries[0].key))
             if not isinstance(error, PacelineError):
+                self._failures.failed(error)
                 error = UnavailableError(f"verification failed: {describe_error(error)[1]}")
             return [self._fail(entries[0].key, error)]
+        self._failures.succeeded()
+        return replies
 
     def _pass(self, entries: list[Entry], now: float) -> Replies:
         if self._traces:

@@ -24,6 +24,7 @@ from paceline.config import DrafterConfig, parse_config
 from paceline.errors import StartupError
 from paceline.openmp import of_shared_cpus
 from paceline.rpc.health import wait_serving
+from paceline.waiting import within
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class Process:
 
     async def wait_address(self) -> str:
         """Where the service listens. Raises `StartupError` with its last line if it ends first."""
-        await asyncio.wait_for(self._listening.wait(), START_TIMEOUT_S)
+        await within(self._listening.wait(), START_TIMEOUT_S)
         if not self.address:
             raise StartupError(f"{self.name} did not start: {self.last_line}")
         return self.address
@@ -99,7 +100,7 @@ class Process:
         if self.child.returncode is None:
             self.child.terminate()
             try:
-                await asyncio.wait_for(self.child.wait(), STOP_TIMEOUT_S)
+                await within(self.child.wait(), STOP_TIMEOUT_S)
             except asyncio.TimeoutError:
                 self.child.kill()
         if self._reader is not None:

@@ -17,6 +17,7 @@ from paceline.rpc.outbox import Outbox
 from paceline.rpc.status import error_from_code, error_from_rpc
 from paceline.rpc.wire import Entry, LinkWire
 from paceline.types import CloseSession, SessionError
+from paceline.waiting import within
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class ClientLink(Generic[EventT, ReplyT]):
         """
         call = self._method()
         try:
-            await asyncio.wait_for(_wait_accepted(call), timeout_s)
+            await within(_wait_accepted(call), timeout_s)
         except asyncio.TimeoutError as error:
             call.cancel()
             raise UnavailableError(f"the worker did not answer within {timeout_s:g} s") from error

@@ -24,6 +24,7 @@ from paceline.rpc.credentials import Credentials
 from paceline.rpc.handlers import InFlightInterceptor, StatusInterceptor
 from paceline.rpc.health_service import HealthServicer
 from paceline.rpc.limits import server_options
+from paceline.waiting import within
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ class ServerShell:
         self.draining.set()
         self._in_flight.refuse_new()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wait_quiet(), grace_s)
+            await within(self._wait_quiet(), grace_s)
         # Two stops of one grpc server at a time end in a segmentation fault.
         async with self._stop_lock:
             server, self._server = self._server, None

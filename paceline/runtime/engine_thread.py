@@ -28,6 +28,36 @@ E_contra = TypeVar("E_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 
+class DeviceLostError(Exception):
+    """Nothing can be computed any more; only another process may.
+
+    An engine raises it from `step`, and its thread ends.
+    """
+
+
+class FailureCount:
+    """Tells a device that is gone for good from a session that cannot be computed.
+
+    A GPU that has met an illegal access fails every pass from then on, while the process looks
+    healthy, has the least load of all and is given every session.
+    """
+
+    LIMIT = 8
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def succeeded(self) -> None:
+        """A pass was computed."""
+        self._in_a_row = 0
+
+    def failed(self, error: Exception) -> None:
+        """A pass of one session failed. Raises `DeviceLostError` if so many did in a row."""
+        self._in_a_row += 1
+        if self._in_a_row >= self.LIMIT:
+            raise DeviceLostError(f"{self._in_a_row} passes failed in a row") from error
+
+
 class Engine(Protocol[E_contra, R_co]):
     """A worker's state machine; single-threaded and free of I/O, so tests drive it by hand."""
 
@@ -134,7 +164,7 @@ class EngineThread(Generic[E, R]):
                 pass
             for link in list(self._links):  # its own end may come too late to be heard
                 self._detach(link)
-        except BaseException as error:  # not even the failure could be told
+        except BaseException as error:
             logger.critical("the engine has ended", exc_info=True)
             self.ended.set_exception(error)
         else:
@@ -143,7 +173,8 @@ class EngineThread(Generic[E, R]):
     def _turn(self) -> bool:
         """Drain, step, deliver; False when it is time to stop.
 
-        A fault of ours, wherever it is, ends the sessions with an error and never the thread.
+        A fault of ours, wherever it is, ends the sessions with an error and never the thread; only
+        a device that is gone does.
         """
         try:
             if not self._drain_inbox():
@@ -152,6 +183,9 @@ class EngineThread(Generic[E, R]):
             due = self._engine.next_step_at(now)
             if due is not None and due <= now:
                 self._deliver(self._step(now))
+        except DeviceLostError as error:
+            self._deliver(self._engine.fail_all(error))
+            raise
         except BaseException as error:  # a panic of a library in Rust is no Exception
             logger.exception("the engine failed; its sessions are answered with an error")
             fault = error if isinstance(error, Exception) else PacelineError(repr(error))

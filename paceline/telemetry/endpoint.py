@@ -16,6 +16,8 @@ from paceline.errors import ConfigError
 PATH = "/metrics"
 _POLL_S = 0.1
 """How soon a stop is noticed."""
+READ_TIMEOUT_S = 10.0
+"""A peer that connects and asks nothing holds a thread and a socket no longer."""
 
 
 class MetricsEndpoint:
@@ -62,6 +64,8 @@ class MetricsEndpoint:
 
 def _handler(registry: CollectorRegistry) -> type[MetricsHandler]:
     class Handler(MetricsHandler):
+        timeout = READ_TIMEOUT_S
+
         def do_GET(self) -> None:  # noqa: N802  (http.server's spelling)
             if self.path.partition("?")[0] != PATH:
                 self.send_error(404)

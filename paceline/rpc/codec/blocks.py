@@ -14,6 +14,8 @@ from paceline.types import DraftBlock, SessionId
 from protos import common_pb2
 
 _UINT32_MAX = 2**32 - 1
+MAX_EPOCH = _UINT32_MAX
+"""No session of any length comes near; what follows from an epoch must fit its field too."""
 
 
 def encode_block(block: DraftBlock) -> common_pb2.DraftBlock:
@@ -38,7 +40,10 @@ def encode_block(block: DraftBlock) -> common_pb2.DraftBlock:
 
 
 def decode_block(session_id: SessionId, message: common_pb2.DraftBlock) -> DraftBlock:
-    """Raises `InvalidArgumentError` for arrays that do not fit the block, and an unknown state."""
+    """Raises `InvalidArgumentError` for arrays that do not fit the block, an unknown state, and an
+    epoch that no session reaches."""
+    if message.epoch > MAX_EPOCH:
+        raise InvalidArgumentError("epoch", f"{message.epoch} is above {MAX_EPOCH}")
     draft_probs = None
     if message.HasField("draft_probs"):
         draft_probs = decode_draft_probs(message.draft_probs, num_tokens=len(message.token_ids))

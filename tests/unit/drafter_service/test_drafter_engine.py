@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from drafter_service.drafter import Proposal, ProposeRequest
 from paceline.errors import InvalidArgumentError
+from paceline.runtime.engine_thread import DeviceLostError, FailureCount
 from paceline.sampling.draw import Draw
 from paceline.sampling.params import SamplingParams
 from paceline.types import Advance, CloseSession, DraftBlock, DrafterState, SessionError
@@ -394,6 +395,18 @@ def test_a_session_whose_drafting_fails_hurts_no_other(fault: Exception, code: s
     assert bench.drafter.released == [(1, 2)]
     for session_id in (1, 3):
         assert drafted(replies, session_id) == [(3 + i) % VOCAB for i in range(8)]
+
+
+def test_a_device_that_fails_every_step_is_not_tried_for_ever() -> None:
+    bench = DrafterBench()
+    for session_id in range(1, FailureCount.LIMIT):
+        bench.post(opening(session_id))
+        fails_for(bench, session_id, RuntimeError("an illegal memory access was encountered"))
+        assert only_error(bench.run()).code == "UNAVAILABLE"
+    bench.post(opening(99))
+    fails_for(bench, 99, RuntimeError("an illegal memory access was encountered"))
+    with pytest.raises(DeviceLostError):
+        bench.run()
 
 
 def test_a_proposal_may_be_an_error_of_its_session() -> None:

@@ -598,3 +598,41 @@ async def test_errors_keep_their_kind_and_field(bench: RelayBench) -> None:
     assert isinstance(error, InvalidArgumentError)
     assert error.field == "max_tokens"
     assert not isinstance(error, ResourceExhaustedError)
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_client_that_leaves_as_another_verifier_is_found_leaves_nothing_open(
+    bench: RelayBench, turns: int
+) -> None:
+    """What is opened then would be closed by nobody."""
+    relay = bench.start()
+    await bench.verifiers[1].start()
+    bench.verifiers[0].lose()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    relay.close()
+    await rest()
+    assert bench.verifiers[1].num_sessions == 0
+    assert bench.drafter.num_sessions == 0
+
+
+async def test_a_drafter_that_cannot_be_told_costs_the_session_its_drafts_only(
+    bench: RelayBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it was: the others, and who follows the health, hear what has changed."""
+    relay, other = bench.start(), bench.start()
+    bench.drafter.lose()
+    send = bench.drafter.send
+
+    def faulty(event: Any) -> int:
+        if isinstance(event, OpenSession) and not caplog.text.count("goes on without drafts"):
+            raise ValueError("an epoch out of range")
+        return send(event)
+
+    monkeypatch.setattr(bench.drafter, "send", faulty)
+    await bench.drafter.is_back()
+    assert not relay._drafts.is_open
+    assert other._drafts.is_open
+    relay.close()
+    other.close()
+    assert bench.drafter.num_sessions == 0

@@ -262,3 +262,19 @@ def test_drafts_come_back_when_an_eighth_of_the_limit_is_free_and_not_at_every_e
     for _ in range(3):
         router.count_session(-1)
     assert heard == [False, True]
+
+
+def test_a_listener_that_fails_keeps_the_news_from_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    router = Router([], [], max_drafting_sessions=1)
+    heard: list[str] = []
+
+    def fails() -> None:
+        raise ValueError("a bug of ours")
+
+    router.listen(fails)
+    router.listen(lambda: heard.append("news"))
+    router.count_session(2)
+    assert heard == ["news"]
+    assert "a listener failed" in caplog.text

@@ -9,6 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from paceline.generation import TraceSpan
+from paceline.rpc.codec.blocks import MAX_EPOCH
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.types import (
@@ -94,7 +95,7 @@ def draft_blocks(draw: st.DrawFn) -> DraftBlock:
     with_probs = bool(token_ids) and draw(st.booleans())
     return DraftBlock(
         session_id=draw(session_ids),
-        epoch=draw(epochs),
+        epoch=draw(st.integers(0, MAX_EPOCH)),
         base=draw(counts),
         token_ids=token_ids,
         draft_probs=draw(draft_probs(len(token_ids))) if with_probs else None,

@@ -165,6 +165,7 @@ MALFORMED_BLOCKS = {
     "draft_probs.ids: expected 8 bytes, got 7": block_message(
         draft_probs=common_pb2.DraftProbs(width=1, probs=EIGHT_BYTES, ids=b"\0" * 7)
     ),
+    f"epoch: {2**32} is above": block_message(epoch=2**32),
     "copied: the indexes": block_message(copied=[1, 0]),
     "copied: the indexes .* past the block": block_message(copied=[0, 2]),
 }

@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from paceline.runtime.engine_thread import EngineThread, LinkId
+from paceline.runtime.engine_thread import (
+    DeviceLostError,
+    EngineThread,
+    FailureCount,
+    LinkId,
+)
 
 PATIENCE_S = 10.0
 """How long a test waits for another thread before it fails; never slept through."""
@@ -229,6 +234,26 @@ def test_who_waits_for_the_thread_hears_when_not_even_a_failure_could_be_told(
     bench.engine.fail_all = None  # type: ignore[assignment,method-assign]
     link.post([bench.step([])])
     assert isinstance(bench.thread.ended.exception(PATIENCE_S), TypeError)
+
+
+def test_a_device_that_is_gone_ends_the_thread_and_its_sessions_hear_so(bench: Bench) -> None:
+    link, delivered = bench.attach()
+    bench.engine.fault = DeviceLostError("8 passes failed in a row")
+    link.post([bench.step([])])
+    assert delivered.get(timeout=PATIENCE_S) == ["failed: 8 passes failed in a row"]
+    assert isinstance(bench.thread.ended.exception(PATIENCE_S), DeviceLostError)
+
+
+def test_failures_count_in_a_row_only() -> None:
+    failures, fault = FailureCount(), RuntimeError("an illegal memory access")
+    for _ in range(3):
+        for _ in range(FailureCount.LIMIT - 1):
+            failures.failed(fault)
+        failures.succeeded()
+    for _ in range(FailureCount.LIMIT - 1):
+        failures.failed(fault)
+    with pytest.raises(DeviceLostError, match="8 passes failed in a row"):
+        failures.failed(fault)
 
 
 def test_a_stop_is_a_regular_end(bench: Bench) -> None:

@@ -22,6 +22,7 @@ from verifier_harness import (
     tokens_of,
 )
 
+from paceline.runtime.engine_thread import DeviceLostError, FailureCount
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.params import SamplingParams
 from paceline.types import (
@@ -160,6 +161,21 @@ def test_a_session_whose_pass_fails_hurts_no_other(fault: Exception) -> None:
         expected = reference(TARGET, PROMPTS[session_id], GREEDY.max_tokens)
         assert tokens_of(replies, session_id) == expected
     assert bench.runner.pool.used_pages == 0
+
+
+def test_a_device_that_fails_every_pass_is_not_tried_for_ever() -> None:
+    """H01: it would look healthy and idle, and be given every session."""
+
+    def script(history: Sequence[int]) -> torch.Tensor:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    bench = VerifierBench(script)
+    for session_id in range(1, FailureCount.LIMIT):
+        bench.post(opening(session_id))
+        assert only_error(bench.step()).code == "UNAVAILABLE"
+    bench.post(opening(99))
+    with pytest.raises(DeviceLostError):
+        bench.step()
 
 
 def test_logits_that_are_not_numbers_end_only_their_session() -> None:
