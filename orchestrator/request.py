@@ -134,7 +134,8 @@ def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
     adaptive = defaults.adaptive and not chosen and not reproducible
     start_window = window
     if adaptive:
-        window = max(window, defaults.max_window)
+        window = defaults.max_window
+        start_window, block = min(start_window, window), min(block, window)
     return RelaySettings(
         speculation=call.speculation is not False,
         window=window,

@@ -164,6 +164,7 @@ class ProcessGroup:
 
         Raises `ConfigError` for a wrong document, `StartupError` if the service does not start.
         """
+        document = _with_port_tries(document)
         config = parse_config(dict(document), source=f"{label} of the benchmark")
         path = self._folder / f"{label}.yaml"
         path.write_text(yaml.safe_dump(dict(document)))
@@ -194,6 +195,16 @@ class ProcessGroup:
         assert self._guardian.stdin is not None
         self._guardian.stdin.close()
         await self._guardian.wait()
+
+
+def _with_port_tries(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Several services of one file on one machine: each takes a port for its metrics."""
+    telemetry = document.get("telemetry") or {}
+    metrics = telemetry.get("metrics") or {}
+    if not metrics.get("listen"):
+        return document
+    tries = {"port_tries": max(64, metrics.get("port_tries", 1))}
+    return {**document, "telemetry": {**telemetry, "metrics": {**metrics, **tries}}}
 
 
 @dataclass(frozen=True, slots=True)

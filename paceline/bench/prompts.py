@@ -74,7 +74,7 @@ def load_prompts(path: Path) -> list[BenchPrompt]:
     Raises `ConfigError` naming the file and the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"cannot read prompts {path}: {reason}") from error

@@ -24,6 +24,8 @@ class ResultsFile:
         """Take over what is there. Raises `ConfigError` if it was measured otherwise."""
         if self._path is None:
             return
+        if self._path.is_dir():
+            raise ConfigError(f"--results: {self._path} is a directory")
         if not self._path.exists():
             write_text(self._path, json.dumps(self._header) + "\n")
             return
@@ -45,15 +47,20 @@ class ResultsFile:
     @staticmethod
     def _read(path: Path) -> list[dict[str, Any]]:
         """Its lines; a last one that was cut off while it was written is dropped."""
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(f"cannot read results {path}: {reason}") from error
         whole, _, cut = text.rpartition("\n")
         if cut:
             path.write_text(whole + "\n", encoding="utf-8")
         try:
-            lines = [json.loads(line) for line in whole.splitlines()]
+            lines = [json.loads(line) for line in whole.split("\n") if line]
         except ValueError as error:
             raise ConfigError(f"{path} is not a results file: {error}") from error
-        if not lines or "measured_with" not in lines[0]:
+        header = lines[0] if lines else None
+        if not isinstance(header, dict) or not isinstance(header.get("measured_with"), dict):
             raise ConfigError(f"{path} is not a results file: its first line says nothing of it")
         return lines
 

@@ -26,6 +26,7 @@ from paceline.cli.bench_options import (
     Repeats,
     Threads,
     bench_module,
+    check_outputs,
     examples,
     give,
     machine,
@@ -33,6 +34,7 @@ from paceline.cli.bench_options import (
     run_report,
 )
 from paceline.cli.run import exits
+from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
     from paceline.bench.prompts import BenchPrompt
@@ -82,6 +84,14 @@ def latency(  # noqa: PLR0917  (typer's parameters are named options)
     The demo's five prompts, unless --prompts names others; both ways side by side.
     """
     with exits():
+        check_outputs(json_file, markdown, plots)
+        if drafter is not DrafterKind.MODEL:
+            for name, given in (
+                ("--draft-model", draft_model),
+                ("--draft-quantization", draft_quantization),
+            ):
+                if given:
+                    raise ConfigError(f"{name}: needs --drafter model, and it is {drafter.value}")
         module, options = bench_module("latency"), bench_module("prompts")
         asked = options.five_prompts() if prompts is None else options.load_prompts(prompts)
         settings = module.LatencyOptions(
@@ -134,10 +144,11 @@ def compare(  # noqa: PLR0917
     General prompts and prompts that call for copying, unless --prompts names others.
     """
     with exits():
+        check_outputs(json_file, markdown, plots)
         module, source = bench_module("compare"), bench_module("prompts")
         files = {"general": source.GENERAL_FILE, "copying": source.COPYING_FILE}
         if prompts is not None:
-            files = {prompts.stem: prompts}
+            files = {prompts.name: prompts}
         suites: dict[str, Sequence[BenchPrompt]] = {
             name: source.load_prompts(path) for name, path in files.items()
         }

@@ -16,6 +16,7 @@ from paceline.cli.bench_options import (
     RepeatPrompts,
     Seed,
     bench_module,
+    check_outputs,
     document_of,
     examples,
     give,
@@ -80,10 +81,21 @@ def load(  # noqa: PLR0917
     Without --rate and --clients: 1, 4 and 16 clients.
     """
     with exits():
+        check_outputs(json_file, markdown, plots)
         module, source = bench_module("load"), bench_module("prompts")
         summary, processes = bench_module("summary"), bench_module("processes")
         if address is not None and config is not None:
             raise ConfigError("--address and --config: only one may be given")
+        connecting = {
+            "--timeout": timeout,
+            "--token-file": token_file,
+            "--tls-ca-file": tls_ca_file,
+            "--tls-cert-file": tls_cert_file,
+            "--tls-key-file": tls_key_file,
+        }
+        given = [name for name, value in connecting.items() if value is not None]
+        if address is None and given:
+            raise ConfigError(f"{given[0]}: is for a running orchestrator and needs --address")
         asked = source.load_prompts(source.GENERAL_FILE if prompts is None else prompts)
         options = module.LoadOptions(
             rates=positive("rate", rate, float),
@@ -100,12 +112,14 @@ def load(  # noqa: PLR0917
             seed=seed,
             repeat_prompts=repeat_prompts,
         )
+        if any(number > requests for number in options.clients):
+            raise ConfigError(f"--clients {clients}: some would have none of --requests {requests}")
         document = None if address is not None else document_of(config)
 
         async def work() -> Report:
             async with AsyncExitStack() as stack:
                 client = connection.make_client(
-                    address or "",
+                    connection.ADDRESS if address is None else address,
                     timeout=timeout,
                     token_file=token_file,
                     tls_ca_file=tls_ca_file,

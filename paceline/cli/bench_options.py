@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Coroutine
@@ -161,10 +162,28 @@ def run_report(work: Coroutine[Any, Any, Report]) -> Report:
         raise typer.Exit(128 + signal.SIGTERM) from cancelled
 
 
+def check_outputs(json_file: Path | None, markdown: Path | None, plots: Path | None) -> None:
+    """Raise `ConfigError` for a file that cannot be written, before hours of work rely on it."""
+    for name, path in (("--json", json_file), ("--markdown", markdown), ("--plots", plots)):
+        if path is None:
+            continue
+        folder = path if name == "--plots" else path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{name} {path}: cannot make {folder}: {error.strerror}") from error
+        if (name != "--plots" and path.is_dir()) or not os.access(folder, os.W_OK):
+            raise ConfigError(f"{name} {path}: cannot be written")
+
+
 def give(report: Report, json_file: Path | None, markdown: Path | None, plots: Path | None) -> None:
     """Print the report, and write the files that were asked for."""
     module = bench_module("report")
     text = report.as_markdown()
+    if sys.stdout.isatty():
+        Console().print(Markdown(text))
+    else:
+        sys.stdout.write(text)
     if json_file is not None:
         value = json.dumps(report.as_json(), indent=2, ensure_ascii=False)
         module.write_text(json_file, value + "\n")
@@ -172,7 +191,3 @@ def give(report: Report, json_file: Path | None, markdown: Path | None, plots: P
         module.write_text(markdown, text)
     if plots is not None:
         bench_module("plots").write_charts(report.charts, plots)
-    if sys.stdout.isatty():
-        Console().print(Markdown(text))
-    else:
-        sys.stdout.write(text)

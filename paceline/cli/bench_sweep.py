@@ -13,6 +13,7 @@ from paceline.cli.bench_options import (
     PlotsDir,
     Seed,
     bench_module,
+    check_outputs,
     examples,
     give,
     grid_of,
@@ -71,6 +72,7 @@ def sweep(  # noqa: PLR0917
         "knee-tokens": knee_tokens,
     }
     with exits():
+        check_outputs(json_file, markdown, plots)
         grid, runner = bench_module("grid"), bench_module("sweep_report")
         given = {name: grid.parse_numbers(name, text) for name, text in lists.items() if text}
         if quick + full + bool(given) > 1:
@@ -79,6 +81,9 @@ def sweep(  # noqa: PLR0917
             points = grid.points_of([grid_of(grid, given)])
         else:
             points = grid.points_of(grid.FULL if full else grid.QUICK)
+        if part and Part.GRID not in part and (given or quick or full):
+            asked = f"--{next(iter(given))}" if given else "--quick" if quick else "--full"
+            raise ConfigError(f"{asked}: is of the grid, and --part leaves that out")
         is_long = full or bool(given)
         gammas = grid.FULL_GAMMAS if full else grid.QUICK_GAMMAS
         settings = bench_module("sweep").SweepOptions(

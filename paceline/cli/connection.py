@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from paceline.client import DEFAULT_ADDRESS, Client
-from paceline.config import SecurityConfig
+from paceline.config import SecurityConfig, split_address
 
 _PANEL = "Connection"
 
@@ -49,7 +50,15 @@ def make_client(
     tls_cert_file: Path | None,
     tls_key_file: Path | None,
 ) -> Client:
-    """A client from the options above. Raises `typer.BadParameter` for a half pair."""
+    """A client from the options above. Raises `typer.BadParameter` for one that cannot be."""
+    try:
+        is_peer = split_address(address)[1] > 0
+    except ValueError as error:
+        raise typer.BadParameter(f"--address: {error}") from error
+    if not is_peer:
+        raise typer.BadParameter(f"--address: {address!r}: port 0 is no address to connect to")
+    if timeout is not None and not 0 < timeout < float("inf"):
+        raise typer.BadParameter(f"--timeout {timeout:g}: must be above 0")
     try:
         security = SecurityConfig(
             token_file=token_file,
@@ -60,3 +69,11 @@ def make_client(
     except ValidationError as error:
         raise typer.BadParameter("--tls-cert-file and --tls-key-file go together") from error
     return Client(address, security=security, timeout_s=timeout)
+
+
+def standard_input() -> str:
+    """All of it as text. Raises `typer.BadParameter` if it is none."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"standard input is not {error.encoding}: {error}") from error

@@ -135,7 +135,7 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
         tls_cert_file=tls_cert_file,
         tls_key_file=tls_key_file,
     )
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = connection.standard_input() if prompt == "-" else prompt
     fields: GenerateFields = {
         "temperature": temperature,
         "top_k": top_k,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from paceline.config.section import Section
 
@@ -19,10 +19,18 @@ class PlacementConfig(Section):
     num_gpus: float = Field(default=0.0, ge=0)
     accelerator_type: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Only on nodes with this accelerator, by the name that Ray gives it, e.g. `H100`."""
-    resources: dict[str, float] = Field(default_factory=dict)
+    resources: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Custom resources, e.g. `{large_gpu: 1}`."""
     strategy: Literal["pack", "spread"] = "pack"
     """Replicas share a node while it has room, or each goes where the fewest others are."""
+
+    @field_validator("resources")
+    @classmethod
+    def _custom(cls, resources: dict[str, float]) -> dict[str, float]:
+        for name, setting in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
+            if name in resources:
+                raise ValueError(f"{name} is no custom resource; set {setting}")
+        return resources
 
 
 class ClusterConfig(Section):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError, model_validator
 
 from paceline.config.cluster import ClusterConfig
@@ -15,6 +14,7 @@ from paceline.config.section import Section
 from paceline.config.telemetry import TelemetryConfig
 from paceline.config.transport import GrpcConfig, SecurityConfig
 from paceline.config.workers import DrafterConfig, VerifierConfig
+from paceline.config.yaml_file import read_yaml
 from paceline.drafters import shipped_drafter
 from paceline.errors import ConfigError
 
@@ -55,14 +55,7 @@ def load_config(path: Path | None) -> Config:
     """
     if path is None:
         return Config()
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
-    try:
-        data: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    data = read_yaml(path)
     return parse_config({} if data is None else data, source=str(path))
 
 

@@ -43,4 +43,4 @@ PeerAddress = Annotated[str, AfterValidator(_peer_address)]
 class Section(BaseModel):
     """Base of every section: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

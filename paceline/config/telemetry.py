@@ -38,7 +38,7 @@ class MetricsConfig(Section):
     several members share a machine, at least 64."""
     otlp: bool = False
     """Whether metrics go to a collector by OTLP, every OTEL_METRIC_EXPORT_INTERVAL (60 s)."""
-    endpoint: str | None = None
+    endpoint: str | None = Field(default=None, pattern=r"^https?://[^/]")
     """That collector, if it is another than that of `traces`; its protocol is the same."""
 
 

@@ -15,7 +15,7 @@ class RuntimeConfig(Section):
 
     page_size: int = Field(default=16, ge=1, le=1024)
     """Tokens a KV page."""
-    kv_tokens: int = Field(default=32768, ge=16)
+    kv_tokens: int = Field(default=32768, ge=16, le=1_000_000_000)
     """Tokens that the KV pool holds, over all sessions."""
     max_batch_tokens: int = Field(default=512, ge=1)
     """Token budget of one step; long prompts are prefilled in chunks under it."""

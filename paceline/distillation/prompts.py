@@ -69,7 +69,7 @@ def prompts_of_file(path: Path) -> list[Prompt]:
     if path.suffix == ".jsonl":
         return [Prompt("file", each.prompt, each.messages) for each in load_prompts(path)]
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"cannot read prompts {path}: {reason}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -79,7 +80,13 @@ class Order:
 def distill(order: Order, progress: Progress) -> DraftVocabulary:
     """Run what is left of all stages. Raises `StartupError` naming a setting, file or model."""
     _check_output(order.output)
-    order.work.mkdir(parents=True, exist_ok=True)
+    for name, folder in (("--output", order.output.parent), ("--work", order.work)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{name}: cannot make {folder}: {error.strerror}") from error
+        if not os.access(folder, os.W_OK):
+            raise ConfigError(f"{name}: cannot write in {folder}")
     if order.target.device != "cuda":
         keep_freed_memory()
     prompts, label = _prompts(order)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,6 +56,7 @@ NO_CREDENTIALS = Credentials()
 
 def load_credentials(security: SecurityConfig) -> Credentials:
     """Read the files. Raises `ConfigError` naming the key of one that cannot be used."""
+    _check_pem(security)
     return Credentials(
         cert=_read("tls_cert_file", security.tls_cert_file),
         key=_read("tls_key_file", security.tls_key_file),
@@ -73,6 +76,29 @@ def _read(key: str, path: Path | None) -> bytes | None:
     if not data.strip():
         raise ConfigError(f"security.{key}: {path} is empty")
     return data
+
+
+def _check_pem(security: SecurityConfig) -> None:
+    """gRPC itself would blame the port, or the peer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # what is strong enough is not decided here
+    cert, key, ca = security.tls_cert_file, security.tls_key_file, security.tls_ca_file
+    with contextlib.suppress(FileNotFoundError, PermissionError, IsADirectoryError):  # see _read
+        if ca is not None and ca.read_bytes().strip():
+            try:
+                context.load_verify_locations(cafile=str(ca))
+            except ssl.SSLError as error:
+                raise ConfigError(
+                    f"security.tls_ca_file: {ca} holds no PEM certificate ({error.reason})"
+                ) from error
+        if cert is not None and key is not None:
+            try:
+                context.load_cert_chain(str(cert), str(key), password="")
+            except ssl.SSLError as error:
+                raise ConfigError(
+                    f"security.tls_cert_file, security.tls_key_file: {cert} and {key} are no PEM"
+                    f" certificate and its unencrypted key ({error.reason})"
+                ) from error
 
 
 def _read_token(path: Path | None) -> str | None:

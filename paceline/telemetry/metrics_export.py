@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from paceline.config import TelemetryConfig
 from paceline.telemetry.endpoint import MetricsEndpoint
+from paceline.telemetry.otlp import http_endpoint, protocol_of_environment
 
 logger = logging.getLogger(__name__)
 
@@ -92,20 +92,11 @@ def _otlp_exporter(config: TelemetryConfig) -> MetricExporter:
     """What is unset is filled by the standard OTEL_* variables, which the exporters read."""
     endpoint = config.metrics.endpoint or config.traces.endpoint
     # imported here: most processes need not spend the time
-    if _speaks_http(config):
+    if (config.traces.protocol or protocol_of_environment("metrics")) == "http":
         from opentelemetry.exporter.otlp.proto.http import metric_exporter as http  # noqa: PLC0415
 
-        url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/metrics"
+        url = None if endpoint is None else http_endpoint(endpoint, "metrics")
         return http.OTLPMetricExporter(endpoint=url, timeout=EXPORT_TIMEOUT_S)
     from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as grpc  # noqa: PLC0415
 
     return grpc.OTLPMetricExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
-
-
-def _speaks_http(config: TelemetryConfig) -> bool:
-    if config.traces.protocol is not None:
-        return config.traces.protocol == "http"
-    named = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL") or os.environ.get(
-        "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"
-    )
-    return named.startswith("http")

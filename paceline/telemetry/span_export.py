@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 import time
-from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
@@ -31,7 +30,7 @@ from opentelemetry.trace import (
 )
 
 from paceline.config import TracesConfig
-from paceline.errors import ConfigError
+from paceline.telemetry.otlp import http_endpoint, protocol_of_environment
 from paceline.telemetry.span import Span
 from paceline.telemetry.trace_context import TraceContext
 
@@ -45,7 +44,6 @@ WARN_EVERY_S = 60.0
 ABORT_S = 0.5
 """How long an export that is told to end may take to do so."""
 
-_TRACES_PATH = "v1/traces"
 _NOISY_LOGGERS = (
     "opentelemetry.exporter.otlp.common.http",
     "opentelemetry.exporter.otlp.proto.grpc.exporter",
@@ -134,25 +132,11 @@ def _unless_set(variable: str, default: int) -> int | None:
 
 
 def _exporter(config: TracesConfig) -> SpanExporter:
-    protocol = config.protocol or _protocol_of_environment()
+    protocol = config.protocol or protocol_of_environment("traces")
     endpoint = config.endpoint
     if protocol == "grpc":
         return GrpcExporter(endpoint=endpoint)
-    if endpoint is not None and urlsplit(endpoint).path in ("", "/"):
-        endpoint = f"{endpoint.rstrip('/')}/{_TRACES_PATH}"
-    return HttpExporter(endpoint=endpoint)
-
-
-def _protocol_of_environment() -> str:
-    for variable in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        named = os.environ.get(variable, "").strip().lower()
-        if named == "http/protobuf":
-            return "http"
-        if named == "grpc":
-            return named
-        if named:
-            raise ConfigError(f"{variable}: {named!r} is neither grpc nor http/protobuf")
-    return "grpc"
+    return HttpExporter(endpoint=None if endpoint is None else http_endpoint(endpoint, "traces"))
 
 
 class OncePerInterval(logging.Filter):

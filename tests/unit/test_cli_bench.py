@@ -45,6 +45,16 @@ def test_help_has_examples_and_the_reports(command: str) -> None:
         (["sweep", "--quick", "--gamma", "0"], "--gamma 0: 0 is not from 1 to 32"),
         (["sweep", "--quick", "--full"], "only one may be given"),
         (["sweep", "--quick", "--rtt-ms", "5"], "only one may be given"),
+        (["sweep", "--alpha", "0.5", "--part", "recover"], "--alpha: is of the grid, and --part"),
+        (
+            ["load", "--timeout", "5"],
+            "--timeout: is for a running orchestrator",
+        ),
+        (["load", "--clients", "128"], "--clients 128: some would have none of --requests 64"),
+        (["latency", "--draft-model", "x"], "--draft-model: needs --drafter model"),
+        (["latency", "--draft-quantization", "nf4"], "--draft-quantization: needs --drafter"),
+        (["latency", "--json", "/dev/null/x.json"], "--json /dev/null/x.json: cannot make /dev/nu"),
+        (["sweep", "--markdown", "/"], "--markdown /: cannot be written"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], problem: str) -> None:

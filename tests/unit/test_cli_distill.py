@@ -64,7 +64,7 @@ def test_options_reach_the_order_and_the_command_is_remembered_without_places(
         "0,0.5", "--quantization", "none", "--device", "cpu", "--threads", "2", "--seed", "4",
     )  # fmt: skip
     assert result.exit_code == 0
-    assert "greedy agreement 0.500 (untrained 0.010)" in result.stdout
+    assert "greedy agreement 0.500 (before 0.010)" in result.stdout
     (order,) = ordered
     assert order.target.path == "my/target"
     assert (order.output, order.work) == (output, tmp_path / "made.work")

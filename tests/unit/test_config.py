@@ -182,6 +182,16 @@ WRONG = {
     "orchestrator.speculation.acceptance: ": {
         "orchestrator": {"speculation": {"acceptance": "greedy"}}
     },
+    "grpc.keepalive_timeout_s: ": {"grpc": {"keepalive_timeout_s": float("inf")}},
+    "verifier.runtime.kv_tokens: ": {"verifier": {"runtime": {"kv_tokens": 10**26}}},
+    "cluster.drafter.num_cpus: ": {"cluster": {"drafter": {"num_cpus": float("inf")}}},
+    "cluster.drafter.resources.small_gpu: ": {
+        "cluster": {"drafter": {"resources": {"small_gpu": -1}}}
+    },
+    "cluster.verifier.resources: GPU is no custom resource; set num_gpus": {
+        "cluster": {"verifier": {"resources": {"GPU": 1}}}
+    },
+    "telemetry.metrics.endpoint: ": {"telemetry": {"metrics": {"endpoint": "foo"}}},
     "cluster.drafter.replicas: ": {"cluster": {"drafter": {"replicas": -1}}},
 }
 
@@ -205,12 +215,47 @@ def test_a_file_that_is_no_mapping_is_refused(data: Any) -> None:
         parse_config(data, "f")
 
 
-@pytest.mark.parametrize("content", [b"a: [1", b"a: \xff", b"a: \x00"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a: [1",
+        b"a: \xff",
+        b"a: \x00",
+        b"a: 2024-13-45",
+        pytest.param(b"a: " + b"9" * 5000, id="a long number"),
+        pytest.param(b"[" * 3000, id="deep"),
+    ],
+)
 def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"bad.yaml"):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "security: {token_file: /token}\nverifier: {}\nsecurity: {}",
+        "security:\n  token_file: /a\n  token_file: /b",
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str) -> None:
+    """The last one would win, and TLS or a token be gone without a word."""
+    path = tmp_path / "twice.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"(?s)twice\.yaml.*the key stands here.*and again here"):
+        load_config(path)
+
+
+def test_anchors_and_merged_keys_are_no_repetition(tmp_path: Path) -> None:
+    path = tmp_path / "merged.yaml"
+    path.write_text(
+        "drafter:\n  runtime: &shared {page_size: 32, kv_tokens: 640}\n"
+        "verifier:\n  runtime:\n    <<: *shared\n    kv_tokens: 1280\n"
+    )
+    runtime = load_config(path).verifier.runtime
+    assert (runtime.page_size, runtime.kv_tokens) == (32, 1280)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

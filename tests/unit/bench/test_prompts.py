@@ -109,3 +109,12 @@ def test_later_repeats_begin_otherwise_and_the_first_is_as_written() -> None:
         texts |= {text.prompt, chat.messages[0]["content"]}
     assert len(texts) == 8
     assert prompts[1].messages[0]["content"] == "hi"
+
+
+def test_lines_end_where_lines_of_json_do(tmp_path: Path) -> None:
+    """Other separators of Unicode are characters of a text; a mark of UTF-8 may come first."""
+    path = tmp_path / "prompts.jsonl"
+    texts = ["a\u2028b", "c\u0085d"]
+    lines = [json.dumps({"prompt": text}, ensure_ascii=False) for text in texts]
+    path.write_text("\r\n".join(lines), encoding="utf-8-sig")
+    assert [prompt.prompt for prompt in load_prompts(path)] == texts

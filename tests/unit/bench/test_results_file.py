@@ -46,7 +46,7 @@ def test_results_of_other_options_are_not_mixed_in(tmp_path: Path) -> None:
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["no json\n", "{}\n", "\n"])
+@pytest.mark.parametrize("text", ["no json\n", "{}\n", "\n", "3\n", '{"measured_with": 3}\n'])
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(text)
@@ -58,3 +58,12 @@ def test_without_a_path_nothing_is_written() -> None:
     file = opened(None)
     file.add("a", [{"x": 1}])
     assert file.rows == {"a": [{"x": 1}]}
+
+
+def test_what_is_no_text_file_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a directory"):
+        opened(tmp_path)
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(ConfigError, match="it is not UTF-8"):
+        opened(path)

@@ -231,3 +231,7 @@ def test_nothing_but_a_drafter_is_written_over(order: Order) -> None:
     file = replace(order, output=order.output / "thesis.txt")
     with pytest.raises(ConfigError, match=r"--output: .* is a file"):
         distill(file, quiet())
+    with pytest.raises(ConfigError, match=r"--work: cannot make .*thesis\.txt: File exists"):
+        distill(replace(order, output=order.output / "x", work=file.output), quiet())
+    with pytest.raises(ConfigError, match=r"--output: cannot make .*thesis\.txt"):
+        distill(replace(order, output=file.output / "deep" / "x"), quiet())

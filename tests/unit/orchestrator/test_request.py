@@ -182,6 +182,8 @@ def test_the_window_is_adaptive_where_nobody_chose_one() -> None:
     config = OrchestratorConfig(speculation=SpeculationConfig(max_window=30))
     settings = complete(config).settings
     assert (settings.adaptive, settings.window) == (True, 30)
+    short = complete(OrchestratorConfig(speculation=SpeculationConfig(max_window=2))).settings
+    assert (short.window, short.start_window, short.num_speculative_tokens) == (2, 2, 2)
     assert not complete(config, window=9).settings.adaptive
     assert not complete(config, num_speculative_tokens=2).settings.adaptive
     assert not complete(config, gives_seed=True).settings.adaptive

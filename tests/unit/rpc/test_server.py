@@ -302,6 +302,17 @@ def test_files_that_cannot_be_used_name_their_key(tmp_path: Path) -> None:
             load_credentials(SecurityConfig(token_file=tmp_path / "token"))
 
 
+def test_files_that_are_no_pem_name_their_key(tmp_path: Path, files: Path) -> None:
+    """gRPC would blame the port, or the peer."""
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"^security\.tls_ca_file: .*bad\.pem holds no PEM"):
+        load_credentials(SecurityConfig(tls_ca_file=bad))
+    for cert, key in ((bad, files / "key.pem"), (files / "cert.pem", bad)):
+        with pytest.raises(ConfigError, match=r"^security\.tls_cert_file, security\.tls_key_file"):
+            load_credentials(SecurityConfig(tls_cert_file=cert, tls_key_file=key))
+
+
 async def test_a_certificate_that_is_none_is_a_clear_error() -> None:
     shell = empty_shell("127.0.0.1:0", Credentials(cert=b"junk", key=b"junk"))
     with pytest.raises(ConfigError):
