@@ -158,8 +158,8 @@ class WindowController:
                 self._shared.failed_tries += 1
                 self._off_tokens, self.plan = 0, NO_SPECULATION
             return
-        wanted = 0 if takes_turns else FIRST_PROBE_TOKENS
-        if self._off_tokens >= min(wanted if not failed else 4 << 3 * failed, MAX_PROBE_TOKENS):
+        is_due = self._off_tokens >= min(FIRST_PROBE_TOKENS << 3 * failed, MAX_PROBE_TOKENS)
+        if is_due or (takes_turns and not failed):
             self._start_probe(1 if failed else PROBE_LENGTH, None if takes_turns else 0.0)
 
     def _start_probe(self, length: int, patience_s: float | None) -> None:
