@@ -19,6 +19,7 @@ from paceline.types import (
     Verdict,
 )
 from verifier_service.decision import decide, end_ids_of
+from verifier_service.discards import Discards
 from verifier_service.draft_tail import DraftTail, check_block
 from verifier_service.drafter_watch import DrafterWatch
 from verifier_service.guidance import Guidance
@@ -45,6 +46,7 @@ class VerifierSession:
         self._guidance = guidance
         self.tokens = list(opening.token_ids)
         self.tail = DraftTail()
+        self.discards = Discards()
         self.epoch = opening.epoch
         self.table: PageTable | None = None
         self.num_reused = 0
@@ -59,8 +61,6 @@ class VerifierSession:
             patience_s=patience_s,
         )
         self._ready_since: float | None = None
-        self._num_discarded = 0
-        self._discards: dict[str, int] = {}
         self._end_ids = end_ids_of(opening)
 
     # --- events -----------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class VerifierSession:
         """
         self._drafter.switch(is_on=enabled, patience_s=patience_s)
         if not enabled:
-            self._discard(self.tail.clear(), "off")
+            self.discards.add(self.tail.clear(), "off")
 
     def add_block(self, block: DraftBlock, arrived: float | None = None) -> None:
         """Append a block to the draft tail, or drop what has become void.
@@ -86,11 +86,11 @@ class VerifierSession:
         """
         check_block(block, self.opening.vocab_size)
         if block.epoch < self.epoch or not self._drafter.is_on:
-            self._discard(len(block.token_ids), "stale" if self._drafter.is_on else "off")
+            self.discards.add(len(block.token_ids), "stale" if self._drafter.is_on else "off")
             return
         if block.epoch > self.epoch:
             self.epoch = block.epoch
-            self._discard(self.tail.clear(), "stale")
+            self.discards.add(self.tail.clear(), "stale")
         self._check_place(block)
         self._drafter.hear(block)
         overlap = self.tokens[block.base : block.base + len(block.token_ids)]
@@ -100,27 +100,13 @@ class VerifierSession:
             self.tail.append(block, skip=len(overlap))
             if not self.tail:
                 self._drafter.tail_ended()
-            self._note_discards(len(overlap), "known")
+            self.discards.add(len(overlap), "known", in_vain=False)
             if self.tail and self._ready_since is None:
                 self._ready_since = arrived
         else:  # the drafter had guessed other tokens than were committed meanwhile
             self.epoch += 1
-            self._discard(len(block.token_ids), "mismatch")
+            self.discards.add(len(block.token_ids), "mismatch")
             self._drafter.assume_running()
-
-    def _discard(self, num_tokens: int, reason: str) -> None:
-        """Draft tokens go unjudged and in vain; for `reason` see `DISCARD_REASONS`."""
-        self._num_discarded += num_tokens
-        self._note_discards(num_tokens, reason)
-
-    def _note_discards(self, num_tokens: int, reason: str) -> None:
-        if num_tokens:
-            self._discards[reason] = self._discards.get(reason, 0) + num_tokens
-
-    def take_discards(self) -> dict[str, int]:
-        """Draft tokens that went unjudged since the last call, by reason."""
-        taken, self._discards = self._discards, {}
-        return taken
 
     def _check_place(self, block: DraftBlock) -> None:
         end = len(self.tokens) + len(self.tail)
@@ -291,7 +277,7 @@ class VerifierSession:
         self.tail.consume(plan.num_drafts)
         if plan.is_tree or judgement.accepted_length < plan.num_drafts:
             self.epoch += 1
-            self._discard(self.tail.clear(), "rejected")
+            self.discards.add(self.tail.clear(), "rejected")
         self._ready_since = None
         self._drafter.end_wait()
         if not self.tail:
@@ -300,7 +286,6 @@ class VerifierSession:
         self.tokens.extend(decision.token_ids)
         self.table.truncate(min(self.table.length, len(self.tokens) - 1))
         num_committed = len(decision.token_ids)
-        discarded, self._num_discarded = self._num_discarded, 0
         return Verdict(
             session_id=self.opening.session_id,
             epoch=self.epoch,
@@ -313,7 +298,7 @@ class VerifierSession:
             logprobs=tuple(TokenLogprobs(*row) for row in judgement.logprobs[:num_committed]),
             kv_length=self.table.length,
             timings=timings,
-            num_discarded=discarded,
+            num_discarded=self.discards.take_in_vain(),
             target_probs=judgement.target_probs[:num_committed],
             cached_prompt_tokens=cached_prompt_tokens,
         )

@@ -277,7 +277,7 @@ class Verifier:
         return session_fields(key[1], {} if session is None else session.opening.trace_context)
 
     def _count_discarded(self, session: VerifierSession) -> None:
-        for reason, num_tokens in session.take_discards().items():
+        for reason, num_tokens in session.discards.take_by_reason().items():
             self.metrics.discarded(num_tokens, reason)
 
     # --- looking in -------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def mostly_right(history: Sequence[int]) -> torch.Tensor:
 def check(verifier: Verifier) -> None:
     fates = verifier.counters["draft_tokens"] + sum(verifier.metrics.discards.values())
     for session in verifier._sessions.values():
-        fates += len(session.tail) + sum(session._discards.values())
+        fates += len(session.tail) + sum(session.discards.by_reason.values())
     assert fates == verifier.metrics.num_received
 
 

@@ -181,7 +181,7 @@ class Interleavings(RuleBasedStateMachine):
         verifier = self.pipeline.verifier_engine
         fates = verifier.counters["draft_tokens"] + sum(verifier.metrics.discards.values())
         for session in verifier._sessions.values():
-            fates += len(session.tail) + sum(session._discards.values())
+            fates += len(session.tail) + sum(session.discards.by_reason.values())
         assert fates == verifier.metrics.num_received
 
     @invariant()
