@@ -24,6 +24,7 @@ from paceline.types import (
     DraftBlock,
     DrafterEvent,
     DrafterReply,
+    DrafterState,
     OpenSession,
     Verdict,
     WorkerInfo,
@@ -58,6 +59,7 @@ class DraftSide:
         self._had_one = False
         self._worker: WorkerSession[DrafterEvent, DrafterReply] | None = None
         self._pacing: Pacing | None = None
+        self._said_nothing = False
         self._untold: tuple[int, ...] = ()
         """Committed last; a drafter whose window is closed need not hear of it at once."""
         self._features = FeatureFlow()
@@ -134,7 +136,7 @@ class DraftSide:
     def lost(self) -> None:
         """The drafter is gone, or has freed the session."""
         self._worker = self._pacing = None
-        self._untold = ()
+        self._untold, self._said_nothing = (), False
 
     def close(self) -> None:
         """Free the session on the drafter. Idempotent."""
@@ -169,11 +171,12 @@ class DraftSide:
             sessions=sessions,
             is_deterministic=self._is_deterministic,
         )
-        drawing = controller_of(experience, in_turns=_compete(drafter, verifier.info))
+        competes = _compete(drafter, verifier.info)
+        drawing = controller_of(experience, in_turns=competes)
         self._pacing = Pacing(
             CascadeController(
                 drawing=drawing,
-                copying=controller_of(experience.copying),  # it takes no time of the device
+                copying=controller_of(experience.copying, on_one_device=competes),
             )
             if copies_too
             else drawing,
@@ -189,6 +192,14 @@ class DraftSide:
         assert self._worker is not None
         untold, self._untold = self._untold, ()
         return Advance(self._worker.session_id, epoch, base - len(untold), (*untold, *token_ids))
+
+    def is_old_news(self, block: DraftBlock) -> bool:
+        """Whether a block says only, and once more, that there is nothing to propose, and nobody
+        waits for it: a message a token would take a core from the verifier where they share them.
+        """
+        is_nothing = not block.token_ids and block.state is DrafterState.PAUSED
+        said_before, self._said_nothing = self._said_nothing, is_nothing
+        return is_nothing and said_before and self.patience_s == 0.0
 
     # --- what it is told --------------------------------------------------------------------
 

@@ -12,6 +12,11 @@ MEMORY_TRIALS = 20.0
 """Judged positions after which an old one counts 1/e."""
 PRIOR_ACCEPTANCE = 0.7
 PRIOR_TRIALS = 2.0
+KNOWN_TRIALS = 6.0
+"""What others have seen counts for so many trials at a session's beginning: one draft that is wrong
+must not end it."""
+MEMORY_OFFERS = 6.0
+"""Texts repeat themselves in stretches: that there is something to copy is soon old news."""
 SAME_COST = 0.02
 """A pass time that changes by less is the same: plans made for it stay good."""
 MEMORY_PASSES = 9
@@ -35,13 +40,19 @@ class AcceptanceEstimate:
     memory_trials: float = MEMORY_TRIALS
 
     @classmethod
-    def beginning_with(cls, value: float) -> AcceptanceEstimate:
+    def beginning_with(cls, known: AcceptanceEstimate, **memory: float) -> AcceptanceEstimate:
         """An estimate that knows so far only what is usual."""
-        return cls(value * PRIOR_TRIALS, PRIOR_TRIALS)
+        trials = min(known.trials, KNOWN_TRIALS)
+        return cls(known.value * trials, trials, **memory)
 
     @property
     def value(self) -> float:
         return self._successes / self._trials
+
+    @property
+    def trials(self) -> float:
+        """How many it rests on, older ones counting less."""
+        return self._trials
 
     def cap(self, value: float) -> None:
         """It cannot be more than this; what is seen later may raise it again."""

@@ -172,7 +172,8 @@ class Relay:
             self._trace.drafted(reply, is_taken=is_taken)
         if is_taken:
             self._drafts.relayed(reply, self._committed_at(reply), time.monotonic())
-            self._verifier.judge(reply)
+            if not self._drafts.is_old_news(reply):
+                self._verifier.judge(reply)
         else:
             self.session.counts.dropped += len(reply.token_ids)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from orchestrator.estimates import AcceptanceEstimate, Experience
+from orchestrator.estimates import MEMORY_OFFERS, AcceptanceEstimate, Experience
 from orchestrator.pipeline_rate import Conditions
 from orchestrator.window_plan import (
     MAX_PROBE_TOKENS,
@@ -40,7 +40,8 @@ class WindowController:
     `is_deterministic` says whether the target's tokens do not depend on drafts, `in_turns` whether
     both workers compute on one device: the verifier then reads the prompt before the drafter does,
     nothing is drafted beside a pass while the session is alone, and a pair that nobody knows begins
-    with short blocks.
+    with short blocks. `on_one_device` says that they share one, though what is copied need not wait
+    for its turn.
     """
 
     def __init__(
@@ -52,15 +53,19 @@ class WindowController:
         sessions: int = 1,
         is_deterministic: bool = True,
         in_turns: bool = False,
+        on_one_device: bool = False,
     ) -> None:
         self.plan = start
         self._shared = experience
         self._max_window = max_window
         self._is_deterministic = is_deterministic
         self._in_turns = in_turns
-        self._acceptance = AcceptanceEstimate.beginning_with(experience.acceptance.value)
-        self._agreement = AcceptanceEstimate.beginning_with(experience.agreement.value)
-        self._offers = AcceptanceEstimate.beginning_with(experience.offers.value)
+        self._on_one_device = on_one_device or in_turns
+        self._acceptance = AcceptanceEstimate.beginning_with(experience.acceptance)
+        self._agreement = AcceptanceEstimate.beginning_with(experience.agreement)
+        self._offers = AcceptanceEstimate.beginning_with(
+            experience.offers, memory_trials=MEMORY_OFFERS
+        )
         self._round_trip_s: float | None = None
         self._sessions = sessions
         self._off_tokens = 0
@@ -85,6 +90,8 @@ class WindowController:
         nothing to propose."""
         for estimate in (self._offers, self._shared.offers):
             estimate.update(judged=1, accepted=int(num_tokens > 0))
+        if not num_tokens:  # a probe has its answer: to ask on would cost messages at every token
+            self._has_news = True
 
     def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
         """A block has come from the drafter."""
@@ -209,7 +216,10 @@ class WindowController:
 
     def _best(self, conditions: Conditions) -> tuple[float, WindowPlan]:
         return best_plan(
-            conditions, max_window=self._max_window, in_turns=self._takes_turns(conditions.sessions)
+            conditions,
+            max_window=self._max_window,
+            in_turns=self._takes_turns(conditions.sessions),
+            on_one_device=self._on_one_device,
         )
 
     def _takes_turns(self, sessions: int) -> bool:
