@@ -40,8 +40,8 @@ class WindowController:
     `is_deterministic` says whether the target's tokens do not depend on drafts, `in_turns` whether
     both workers compute on one device: the verifier then reads the prompt before the drafter does,
     nothing is drafted beside a pass while the session is alone, and a pair that nobody knows begins
-    with short blocks. `on_one_device` says that they share one, though what is copied need not wait
-    for its turn.
+    with short blocks. `on_one_device` says that they share one though this source of drafts takes
+    no time of it (copying): what its messages cost is in no measured time.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WindowController:
         self._max_window = max_window
         self._is_deterministic = is_deterministic
         self._in_turns = in_turns
-        self._on_one_device = on_one_device or in_turns
+        self._on_one_device = on_one_device
         self._acceptance = AcceptanceEstimate.beginning_with(experience.acceptance)
         self._agreement = AcceptanceEstimate.beginning_with(experience.agreement)
         self._offers = AcceptanceEstimate.beginning_with(
