@@ -11,6 +11,8 @@ from dataclasses import replace
 from orchestrator.estimates import MEMORY_OFFERS, AcceptanceEstimate, Experience
 from orchestrator.pipeline_rate import Conditions
 from orchestrator.window_plan import (
+    GAIN_ON_ONE_DEVICE,
+    GAIN_TO_GO_ON,
     MAX_PROBE_TOKENS,
     NO_SPECULATION,
     PROBE_LENGTH,
@@ -41,7 +43,7 @@ class WindowController:
     both workers compute on one device: the verifier then reads the prompt before the drafter does,
     nothing is drafted beside a pass while the session is alone, and a pair that nobody knows begins
     with short blocks. `on_one_device` says that they share one though this source of drafts takes
-    no time of it (copying): what its messages cost is in no measured time.
+    no time of it (copying).
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class WindowController:
         self._max_window = max_window
         self._is_deterministic = is_deterministic
         self._in_turns = in_turns
-        self._on_one_device = on_one_device
+        self._on_one_device = on_one_device or in_turns
         self._acceptance = AcceptanceEstimate.beginning_with(experience.acceptance)
         self._agreement = AcceptanceEstimate.beginning_with(experience.agreement)
         self._offers = AcceptanceEstimate.beginning_with(
@@ -219,8 +221,15 @@ class WindowController:
             conditions,
             max_window=self._max_window,
             in_turns=self._takes_turns(conditions.sessions),
-            on_one_device=self._on_one_device,
+            gain=self._gain(conditions.sessions),
         )
+
+    def _gain(self, sessions: int) -> float | None:
+        """What drafts must gain where both workers share a device and the session is alone."""
+        if not self._on_one_device or sessions > 1:
+            return None
+        is_speculating = self.plan.window and self.plan is not self._probe
+        return GAIN_TO_GO_ON if is_speculating else GAIN_ON_ONE_DEVICE
 
     def _takes_turns(self, sessions: int) -> bool:
         """In company the device is busy with the others anyway, and each pass takes what it does

@@ -9,21 +9,18 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from orchestrator.pipeline_rate import (
-    Conditions,
-    expected_tokens,
-    plain_rate,
-    riding_rate,
-    waiting_rate,
-)
+from orchestrator.pipeline_rate import Conditions, plain_rate, riding_rate, waiting_rate
 
 GAIN_TO_SPECULATE = 1.02
 """A drafter is called for no less."""
 GAIN_IN_COMPANY = 1.05
 """The same where others pay for the rows of the drafts: what a row costs is known less well."""
-GAIN_WHERE_MESSAGES_COST = 1.08
-"""The same for what is copied where the services share their CPUs with the target: on two cores a
-pass took 45 to 48 ms while the drafter was told of every token, and 42 while it was not."""
+GAIN_ON_ONE_DEVICE = 1.08
+"""What is asked to begin with where drafter and verifier share one: on two cores a pass took 45 to
+48 ms while the drafter was told of every token, and 42 while it was not, and the pass beside which
+a window opens takes twice its time."""
+GAIN_TO_GO_ON = 1.04
+"""The same while speculation is under way."""
 FREE_ROWS = 1.02
 """Passes full of drafts that take no longer cost the others nothing."""
 MIN_PROBE_TOKENS = 8
@@ -78,18 +75,17 @@ def patience(conditions: Conditions, block: int) -> float | None:
 
 @lru_cache(maxsize=4096)
 def best_plan(
-    conditions: Conditions, *, max_window: int, in_turns: bool = False, on_one_device: bool = False
+    conditions: Conditions, *, max_window: int, in_turns: bool = False, gain: float | None = None
 ) -> tuple[float, WindowPlan]:
     """The plan of the highest rate, and that rate; `NO_SPECULATION` if drafts do not pay.
 
     Workers that compute `in_turns` draft nothing during a pass: both would slow down.
-    `on_one_device` says that they share one though drafts take no time of it.
+    `gain` is the factor below which drafts are not worth it; None decides by the load.
     """
     plain = plain_rate(conditions)
     rows_are_free = conditions.pass_s(1 + MAX_BLOCK) <= FREE_ROWS * conditions.pass_s(1)
-    gain = GAIN_TO_SPECULATE if conditions.sessions == 1 or rows_are_free else GAIN_IN_COMPANY
-    if on_one_device:
-        gain = max(gain, GAIN_WHERE_MESSAGES_COST)
+    if gain is None:
+        gain = GAIN_TO_SPECULATE if conditions.sessions == 1 or rows_are_free else GAIN_IN_COMPANY
     best_rate, best = gain * plain, NO_SPECULATION
     for plan in _plans(conditions, 0 if in_turns else max_window, max_window):
         found = rate(conditions, plan)
@@ -120,15 +116,13 @@ def probe_interval(conditions: Conditions, *, in_turns: bool = False) -> float:
     """Tokens between two probes, so that they cost `PROBE_SHARE` of the time.
 
     A probe rides along: it costs the rows that it adds to a pass. Where workers compute `in_turns`
-    its drafting counts too, less what the drafts are expected to save, and it takes two blocks: the
-    first is drafted beside a pass, which says nothing of the time.
+    its drafting counts too, and it takes two blocks: the first is drafted beside a pass, which says
+    nothing of the time. (What its drafts save is about what reading costs the drafter that it was
+    not told before.)
     """
     plain_s = conditions.pass_s(1)
     probe_s = conditions.pass_s(1 + PROBE_LENGTH) - plain_s
     if in_turns:
         probe_s = 2 * (probe_s + conditions.block_arrives_s(PROBE_LENGTH))
-        # of the first block, which comes when a token was committed, only the second may be of use
-        saved = expected_tokens(conditions.acceptance, PROBE_LENGTH) - 1.0
-        probe_s -= (saved + conditions.agreement * conditions.acceptance) * plain_s
     affordable = probe_s / (PROBE_SHARE * plain_s)
     return min(max(affordable, MIN_PROBE_TOKENS), MAX_PROBE_TOKENS)
