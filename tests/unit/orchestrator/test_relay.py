@@ -85,10 +85,14 @@ class RelayBench:
                 setattr(self, f"{worker.role}_id", event.session_id)
         return sent
 
-    def draft(self, base: int, *token_ids: int, epoch: int = 0) -> DraftBlock:
-        block = DraftBlock(
-            self.drafter_id, epoch, base, token_ids, None, base, DrafterState.RUNNING, base, 50
-        )
+    def draft(
+        self,
+        base: int,
+        *token_ids: int,
+        epoch: int = 0,
+        state: DrafterState = DrafterState.RUNNING,
+    ) -> DraftBlock:
+        block = DraftBlock(self.drafter_id, epoch, base, token_ids, None, base, state, base, 50)
         self.drafter.link.reply(block)
         return block
 

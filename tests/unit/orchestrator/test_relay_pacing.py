@@ -9,7 +9,14 @@ import pytest
 from test_relay import RelayBench
 from worker_fakes import rest
 
-from paceline.types import Advance, FinishReason, OpenSession, SetSpeculation
+from paceline.types import (
+    Advance,
+    DraftBlock,
+    DrafterState,
+    FinishReason,
+    OpenSession,
+    SetSpeculation,
+)
 
 ADAPTIVE: dict[str, Any] = {"adaptive": True, "start_window": 6, "window": 8}
 
@@ -92,3 +99,26 @@ async def test_what_a_drafter_was_not_told_it_hears_at_the_end(bench: RelayBench
     bench.verdict(4, 4, 5, finish_reason=FinishReason.LENGTH)
     advance = bench.heard_by(bench.drafter)[0]
     assert advance == Advance(bench.drafter_id, 0, 3, (3, 4, 5), window=0)
+
+
+async def test_that_there_is_nothing_to_propose_is_passed_on_once_where_nobody_waits(
+    bench: RelayBench,
+) -> None:
+    """Said again at every token it would take a core from the verifier that shares the CPUs."""
+    bench.start(**ADAPTIVE)  # somebody else, so that this one's verifier does not wait
+    relay = bench.start(**ADAPTIVE)
+    bench.heard_by(bench.drafter)
+    bench.heard_by(bench.verifiers[0])
+    assert relay._drafts.patience_s == 0.0
+    paused = DrafterState.PAUSED
+    first = bench.draft(3, state=paused)
+    bench.verdict(3, 4)
+    bench.draft(4, state=paused)
+    heard = bench.heard_by(bench.verifiers[0])
+    assert [event.base for event in heard if isinstance(event, DraftBlock)] == [first.base]
+    found = bench.draft(4, 5, 6)
+    again = bench.draft(6, state=paused)
+    heard = bench.heard_by(bench.verifiers[0])
+    blocks = [event for event in heard if isinstance(event, DraftBlock)]
+    assert [block.token_ids for block in blocks] == [found.token_ids, again.token_ids]
+    relay.close()

@@ -10,6 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orchestrator.estimates import (
+    KNOWN_TRIALS,
     PASSES_REMEMBERED,
     AcceptanceEstimate,
     CostCurve,
@@ -34,6 +35,8 @@ from orchestrator.window_controller import (
 )
 from orchestrator.window_plan import (
     GAIN_IN_COMPANY,
+    GAIN_ON_ONE_DEVICE,
+    GAIN_TO_GO_ON,
     MIN_PROBE_TOKENS,
     NO_SPECULATION,
     PROBE_LENGTH,
@@ -520,3 +523,50 @@ def test_a_drafter_that_seldom_has_anything_to_propose_is_not_waited_for() -> No
         controller.saw_offer(num_tokens=0)
         controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
     assert controller.plan.patience_s == 0.0
+
+
+def test_an_answer_that_there_is_nothing_ends_a_probe() -> None:
+    """To ask on would cost a message at every token."""
+    controller = WindowController(learnt(), max_window=40, start=START)
+    drive(controller, 0.0, 300)
+    while controller.plan != PROBE:
+        controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    controller.saw_offer(num_tokens=0)
+    controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    assert controller.plan is NO_SPECULATION
+
+
+def test_what_others_know_is_not_lost_on_one_wrong_draft() -> None:
+    experience = learnt()
+    drive(WindowController(experience, max_window=40, start=START), 0.6, 400)
+    second = WindowController(experience, max_window=40, start=START)
+    second.saw_verdict(judged=2, accepted=0, committed=1, sessions=1)
+    assert second.plan.window
+    known = AcceptanceEstimate.beginning_with(experience.acceptance)
+    assert known.value == pytest.approx(experience.acceptance.value)
+    assert known.trials == KNOWN_TRIALS
+    assert AcceptanceEstimate.beginning_with(AcceptanceEstimate()).trials < KNOWN_TRIALS
+
+
+def test_on_one_device_drafts_begin_for_a_clear_gain_and_go_on_for_a_small_one() -> None:
+    """What messages and an opening window cost is in no measured time."""
+    experience = learnt()
+    for _ in range(FIRST_BLOCKS):
+        experience.draft_s.update(0.009)
+    controller = WindowController(experience, max_window=40, start=START, in_turns=True)
+    found = conditions(0.39, draft_s=0.009)
+    gains = {
+        gain: best_plan(found, max_window=40, in_turns=True, gain=gain)[1].window
+        for gain in (1.0, GAIN_TO_GO_ON, GAIN_ON_ONE_DEVICE)
+    }
+    assert gains[GAIN_TO_GO_ON]
+    assert not gains[GAIN_ON_ONE_DEVICE]
+    assert controller._gain(1) == GAIN_ON_ONE_DEVICE
+    controller.plan = WindowPlan(1, 1, 0.05)
+    assert controller._gain(1) == GAIN_TO_GO_ON
+    assert controller._gain(4) is None, "in company the device is busy anyway"
+    copying = WindowController(experience, max_window=40, start=START, on_one_device=True)
+    copying.plan = NO_SPECULATION
+    assert copying._gain(1) == GAIN_ON_ONE_DEVICE
+    apart = WindowController(experience, max_window=40, start=START)
+    assert apart._gain(1) is None
