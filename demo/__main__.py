@@ -14,7 +14,7 @@ from rich.console import Console
 
 from demo.prompts import PROMPTS, WARM_UP, Prompt
 from demo.report import as_json, memory_table, table_of, verdict_of
-from demo.runs import Run, generate
+from demo.runs import Run, generate, median_run
 from orchestrator.cluster import Cluster
 from orchestrator.cluster_members import Role
 from paceline.client import Client
@@ -46,8 +46,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--drafter", choices=("cascade", "ngram", "model"), default="cascade")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--max-tokens", type=int, default=200, metavar="N")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=1,
+        metavar="N",
+        help="generate each prompt so often, and compare the runs of median latency",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    for name in ("max_tokens", "repeats"):
+        if getattr(arguments, name) < 1:
+            option = f"--{name.replace('_', '-')}"
+            parser.error(f"{option} {getattr(arguments, name)}: must be at least 1")
+    return arguments
 
 
 def config_of(*, drafter: str, dtype: str) -> Config:
@@ -82,7 +94,7 @@ async def _demo(arguments: argparse.Namespace, console: Console) -> int:
         raise ConfigError(f"--json {arguments.json}: there is no folder {arguments.json.parent}")
     config = config_of(drafter=arguments.drafter, dtype=arguments.dtype)
     async with Cluster(config, report=report) as cluster:
-        pairs, peaks = await _measure(cluster, arguments.max_tokens, console)
+        pairs, peaks = await _measure(cluster, arguments, console)
     console.print(table_of(pairs))
     console.print(memory_table(peaks))
     for line in verdict_of(pairs, dtype=arguments.dtype):
@@ -93,12 +105,12 @@ async def _demo(arguments: argparse.Namespace, console: Console) -> int:
 
 
 async def _measure(
-    cluster: Cluster, max_tokens: int, console: Console
+    cluster: Cluster, arguments: argparse.Namespace, console: Console
 ) -> tuple[list[tuple[Run, Run]], dict[str, int | None]]:
     async with Client(cluster.orchestrator_address) as client:
         await _warm_up(client)
         pairs = [
-            await _both_ways(client, prompt, number, max_tokens, console)
+            await _both_ways(client, prompt, number, arguments, console)
             for number, prompt in enumerate(PROMPTS)
         ]
         return pairs, await _peaks(client, cluster)
@@ -116,26 +128,32 @@ async def _warm_up(client: Client) -> None:
 
 
 async def _both_ways(
-    client: Client, prompt: Prompt, number: int, max_tokens: int, console: Console
+    client: Client,
+    prompt: Prompt,
+    number: int,
+    arguments: argparse.Namespace,
+    console: Console,
 ) -> tuple[Run, Run]:
-    """Plain and speculative; who goes first alternates, so that a machine that slows down or
-    speeds up favours neither.
+    """Plain and speculative, of repeats those of median latency. Who goes first alternates, so that
+    a machine that slows down or speeds up favours neither.
     """
     console.rule(prompt.name, align="left")
-    runs = {}
-    for speculation in (False, True) if number % 2 == 0 else (True, False):
-        name = "with speculation" if speculation else "without speculation"
-        console.print(f"[bold]{name}[/bold]")
-        console.print(prompt.shown, style="bold cyan", markup=False, end="")
-        runs[speculation] = await generate(
-            client,
-            prompt,
-            speculation=speculation,
-            max_tokens=max_tokens,
-            show=lambda text: console.print(text, markup=False, end="", soft_wrap=True),
-        )
-        console.print("\n")
-    return runs[False], runs[True]
+    runs: dict[bool, list[Run]] = {False: [], True: []}
+    for repeat in range(arguments.repeats):
+        for speculation in (False, True) if (number + repeat) % 2 == 0 else (True, False):
+            name = "with speculation" if speculation else "without speculation"
+            console.print(f"[bold]{name}[/bold]{f', run {repeat + 1}' if repeat else ''}")
+            console.print(prompt.shown, style="bold cyan", markup=False, end="")
+            run = await generate(
+                client,
+                prompt,
+                speculation=speculation,
+                max_tokens=arguments.max_tokens,
+                show=lambda text: console.print(text, markup=False, end="", soft_wrap=True),
+            )
+            runs[speculation].append(run)
+            console.print("\n")
+    return median_run(runs[False]), median_run(runs[True])
 
 
 async def _peaks(client: Client, cluster: Cluster) -> dict[str, int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from demo.prompts import Prompt
@@ -64,6 +64,11 @@ async def generate(
         chunks.append(chunk)
     latency_s = time.perf_counter() - started
     return Run(prompt, speculation, GenerateResult.of(chunks), latency_s, first_token_s)
+
+
+def median_run(runs: Sequence[Run]) -> Run:
+    """The one of median latency; of an even number the slower of the two in the middle."""
+    return sorted(runs, key=lambda run: run.latency_s)[len(runs) // 2]
 
 
 @dataclass(frozen=True, slots=True)

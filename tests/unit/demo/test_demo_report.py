@@ -7,7 +7,7 @@ from rich.console import Console
 
 from demo.prompts import PROMPTS
 from demo.report import as_json, table_of, verdict_of
-from demo.runs import Run, Split, first_split
+from demo.runs import Run, Split, first_split, median_run
 from paceline.client import GenerateResult, Stats, Token, TopLogprob, Usage
 
 
@@ -36,6 +36,13 @@ def run_of(ids: list[int], *, speculation: bool = False, latency_s: float = 1.0)
     text = "".join(token.text for token in tokens)
     result = GenerateResult(text, tokens, "length", Usage(3, len(ids)), stats)
     return Run(PROMPTS[0], speculation, result, latency_s, first_token_s=0.1)
+
+
+def test_of_repeats_the_one_of_median_latency_counts() -> None:
+    runs = [run_of([1], latency_s=seconds) for seconds in (3.0, 1.0, 2.0)]
+    assert median_run(runs) is runs[2]
+    assert median_run(runs[:2]) is runs[0], "of two the slower one"
+    assert median_run(runs[:1]) is runs[0]
 
 
 def test_equal_ids_do_not_part() -> None:
