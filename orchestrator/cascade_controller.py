@@ -52,6 +52,8 @@ class CascadeController:
         self._copying.saw_offer(num_tokens=num_copied)
         if num_tokens > num_copied:
             self._drawing.saw_offer(num_tokens=num_tokens - num_copied)
+        elif num_copied:
+            self._drawing.heard()  # it was not asked
 
     def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
         """A block has come, with so many drawn tokens, which took so long."""

@@ -159,7 +159,14 @@ class OrchestratorServicer(orchestrator_pb2_grpc.OrchestratorServicer):
         these has ended, rather than wait for pages that their own siblings hold."""
         num_tokens = len(generation.prompt) + generation.sampling.max_tokens
         infos = [worker.info for worker in self._router.verifiers if worker.info is not None]
-        return max(1, sum(info.kv_pages_total * info.kv_page_size // num_tokens for info in infos))
+        return max(
+            1,
+            sum(
+                info.kv_pages_total // -(-num_tokens // info.kv_page_size)
+                for info in infos
+                if info.kv_page_size
+            ),
+        )
 
     async def _decode(
         self, request: orchestrator_pb2.GenerateRequest, trace: RequestTrace | None

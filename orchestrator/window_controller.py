@@ -73,7 +73,7 @@ class WindowController:
         self._off_tokens = 0
         self._has_news = False
         self._has_heard = False
-        """Whether a block has come since the last verdict."""
+        """Whether an answer has come since the last verdict."""
         self._is_timed = False
         """Whether one has come whose time is that of the plans there are."""
         self._probe = NO_SPECULATION
@@ -83,6 +83,7 @@ class WindowController:
         if in_turns:  # the verifier reads the prompt first
             self.plan = NO_SPECULATION
         elif self._is_known(sessions):
+            self.plan = NO_SPECULATION  # it has not begun
             _, self.plan = self._best(self._conditions(sessions))
         elif sessions > 1:  # passes full of drafts that nobody knows would cost all of them
             self.plan = NO_SPECULATION
@@ -90,10 +91,15 @@ class WindowController:
     def saw_offer(self, *, num_tokens: int, num_copied: int = 0) -> None:
         """The drafter has answered with so many tokens, `num_copied` or not; none where it has
         nothing to propose."""
+        self.heard()
         for estimate in (self._offers, self._shared.offers):
             estimate.update(judged=1, accepted=int(num_tokens > 0))
         if not num_tokens:  # a probe has its answer: to ask on would cost messages at every token
             self._has_news = True
+
+    def heard(self) -> None:
+        """The drafter has answered, whatever it said: it is not silent."""
+        self._has_heard = True
 
     def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
         """A block has come from the drafter."""
@@ -104,7 +110,9 @@ class WindowController:
         estimate = self._shared.draft_beside_s if is_beside else self._shared.draft_s
         estimate.update(draft_s / num_tokens)
         self._is_timed |= not self._is_beside_a_pass
-        self._has_heard, self._is_beside_a_pass = True, False
+        self._is_beside_a_pass = False
+        self._shared.failed_tries = 0
+        self.heard()
 
     def saw_round_trip(self, seconds: float) -> None:
         """Time on the wire and in queues to both workers and back, at best."""
@@ -167,8 +175,11 @@ class WindowController:
                 self._shared.failed_tries += 1
                 self._off_tokens, self.plan = 0, NO_SPECULATION
             return
+        self._shared.off_tokens += committed
         is_due = self._off_tokens >= min(FIRST_PROBE_TOKENS << 3 * failed, MAX_PROBE_TOKENS)
+        is_due = is_due or self._shared.off_tokens >= MAX_PROBE_TOKENS  # sessions may be short
         if is_due or (takes_turns and not failed):
+            self._shared.off_tokens = 0
             self._start_probe(1 if failed else PROBE_LENGTH, None if takes_turns else 0.0)
 
     def _start_probe(self, length: int, patience_s: float | None) -> None:

@@ -16,12 +16,15 @@ async def within(awaitable: Awaitable[T], timeout_s: float) -> T:
     just as the wait ends: who was told to stop would go on.
     """
     task = asyncio.ensure_future(awaitable)
+    is_over = True
     try:
         await asyncio.wait({task}, timeout=timeout_s)
+        is_over = not task.done()
     finally:
         if not task.done():
             task.cancel()
+        if is_over:  # its end is awaited, and nobody asks for an error of it any more
             await asyncio.gather(task, return_exceptions=True)
-    if task.cancelled():
+    if is_over and task.cancelled():
         raise asyncio.TimeoutError
     return task.result()

@@ -99,7 +99,9 @@ def load(  # noqa: PLR0917
         asked = source.load_prompts(source.GENERAL_FILE if prompts is None else prompts)
         options = module.LoadOptions(
             rates=positive("rate", rate, float),
-            clients=positive("clients", clients, int) if clients or rate else (1, 4, 16),
+            clients=positive("clients", clients, int)
+            if clients or rate
+            else tuple(number for number in (1, 4, 16) if number <= requests),
             num_requests=requests,
             max_tokens=max_tokens,
             temperature=temperature,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +9,38 @@ import yaml
 
 from paceline.errors import ConfigError
 
-_MERGE_TAG = "tag:yaml.org,2002:merge"
-
 
 class _Loader(yaml.SafeLoader):
     """Of two equal keys YAML's own loader takes the last: settings would be lost in silence."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        first: dict[Any, yaml.Node] = {}
-        for key_node, _ in node.value:
-            if key_node.tag == _MERGE_TAG or not isinstance(key_node, yaml.ScalarNode):
-                continue
-            if key_node.value in first:
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None:
+            _check_keys(node, set())
+        return node
+
+
+def _check_keys(node: yaml.Node, seen: set[int]) -> None:
+    """Raise `ConstructorError` for a mapping with a key that stands twice."""
+    if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+        return
+    seen.add(id(node))  # an anchor's node is there as often as it is referred to
+    first: dict[tuple[str, str], yaml.Node] = {}
+    for entry in node.value:
+        if not isinstance(node, yaml.MappingNode):
+            _check_keys(entry, seen)
+            continue
+        key, value = entry
+        if isinstance(key, yaml.ScalarNode):
+            known = first.setdefault((key.tag, key.value), key)
+            if known is not key:
                 raise yaml.constructor.ConstructorError(
-                    f"{key_node.value}: the key stands here",
-                    first[key_node.value].start_mark,
+                    f"{key.value}: the key stands here",
+                    known.start_mark,
                     "and again here",
-                    key_node.start_mark,
+                    key.start_mark,
                 )
-            first[key_node.value] = key_node
-        return super().construct_mapping(node, deep)
+        _check_keys(value, seen)
 
 
 def read_yaml(path: Path) -> Any:
@@ -42,5 +53,5 @@ def read_yaml(path: Path) -> Any:
         return yaml.load(text, Loader=_Loader)
     except RecursionError as error:
         raise ConfigError(f"{path} is not valid YAML: it is nested too deeply") from error
-    except (yaml.YAMLError, ValueError) as error:  # no date, no number
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # no date, no number
         raise ConfigError(f"{path} is not valid YAML: {error}") from error

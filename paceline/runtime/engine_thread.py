@@ -42,7 +42,8 @@ class FailureCount:
     healthy, has the least load of all and is given every session.
     """
 
-    LIMIT = 8
+    LIMIT = 32
+    """A request that cannot be computed is offered four times; this is eight of those."""
 
     def __init__(self) -> None:
         self._in_a_row = 0

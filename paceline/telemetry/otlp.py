@@ -29,13 +29,16 @@ def protocol_of_environment(signal: Signal) -> Literal["grpc", "http"]:
 
 
 def http_endpoint(endpoint: str, signal: Signal) -> str:
-    """The URL that a signal is posted to: with its standard path, where there is none or the other
-    signal's."""
+    """The URL that a signal is posted to.
+
+    That of traces is taken as it is, with the standard path where it has none. Metrics go below it,
+    or beside the spans where it is the path of those.
+    """
     parts = urlsplit(endpoint)
-    path = parts.path.rstrip("/")
-    others = [f"/{other}" for name, other in _PATHS.items() if name != signal]
-    if not path or any(path.endswith(other) for other in others):
-        for other in others:
-            path = path.removesuffix(other)
-        path = f"{path}/{_PATHS[signal]}"
+    path, own = parts.path.rstrip("/"), f"/{_PATHS[signal]}"
+    other = f"/{_PATHS['metrics' if signal == 'traces' else 'traces']}"
+    if path.endswith(other):
+        path = path.removesuffix(other) + own
+    elif not path or (signal == "metrics" and not path.endswith(own)):
+        path += own
     return urlunsplit(parts._replace(path=path))

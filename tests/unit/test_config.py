@@ -19,6 +19,7 @@ from paceline.config import (
     split_address,
     with_listen,
 )
+from paceline.config.yaml_file import read_yaml
 from paceline.errors import ConfigError
 from paceline.sampling.params import Acceptance
 
@@ -224,6 +225,7 @@ def test_a_file_that_is_no_mapping_is_refused(data: Any) -> None:
         b"a: 2024-13-45",
         pytest.param(b"a: " + b"9" * 5000, id="a long number"),
         pytest.param(b"[" * 3000, id="deep"),
+        b"a: !!map [x]",
     ],
 )
 def test_a_file_that_is_no_yaml_is_refused(tmp_path: Path, content: bytes) -> None:
@@ -256,6 +258,21 @@ def test_anchors_and_merged_keys_are_no_repetition(tmp_path: Path) -> None:
     )
     runtime = load_config(path).verifier.runtime
     assert (runtime.page_size, runtime.kv_tokens) == (32, 1280)
+    path.write_text(
+        "drafter: {runtime: &base {page_size: 32}}\n"
+        "orchestrator: {speculation: {}}\n"
+        "verifier:\n  runtime: &own {<<: *base, page_size: 64}\n"
+        "cluster: {drafter: {}}\n"
+    )
+    assert load_config(path).verifier.runtime.page_size == 64
+    nested = read_yaml(_written(path, "a: {b: &b {k: 1}, o: &o {<<: *b, k: 2}}\nc: {<<: *o}"))
+    assert nested["a"] == {"b": {"k": 1}, "o": {"k": 2}}
+    assert read_yaml(_written(path, "{1: a, '1': b}")) == {1: "a", "1": "b"}
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -52,3 +52,11 @@ async def test_a_cancellation_that_comes_as_the_wait_ends_is_not_lost(turns: int
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not went_on
+
+
+async def test_a_cancellation_of_its_own_is_no_timeout() -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await within(cancelled(), 10)

@@ -570,3 +570,56 @@ def test_on_one_device_drafts_begin_for_a_clear_gain_and_go_on_for_a_small_one()
     assert copying._gain(1) == GAIN_ON_ONE_DEVICE
     apart = WindowController(experience, max_window=40, start=START)
     assert apart._gain(1) is None
+
+
+@pytest.mark.parametrize(("sessions", "in_turns"), [(1, True), (4, True), (4, False)])
+def test_a_pair_that_was_silent_once_is_known_to_short_sessions_too(
+    sessions: int, in_turns: bool
+) -> None:
+    """A drafter may have been slow at first: what it is now shows within some thousand tokens."""
+    experience = learnt()
+
+    def session(num_tokens: int, *, answers: bool) -> int:
+        controller = WindowController(
+            experience, max_window=40, start=START, sessions=sessions, in_turns=in_turns
+        )
+        blocks = 0
+        for _ in range(num_tokens):
+            if answers and controller.plan.window:
+                controller.saw_block(num_tokens=1, draft_s=0.003)
+                blocks += 1
+            controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=sessions)
+        return blocks
+
+    session(400, answers=False)
+    assert experience.failed_tries >= 2
+    assert sum(session(100, answers=True) for _ in range(12)) > 0
+    assert experience.failed_tries == 0
+
+
+def test_an_answer_without_drafts_is_no_silence() -> None:
+    """Prompt lookup may find nothing for long."""
+    experience = learnt()
+    controller = WindowController(experience, max_window=40, start=START)
+    for _ in range(200):
+        controller.saw_offer(num_tokens=0)
+        controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    assert experience.failed_tries == 0
+    assert controller.plan.window
+
+
+def test_on_one_device_a_new_session_copies_for_a_clear_gain_only() -> None:
+    experience = learnt()
+    experience.draft_s.update(0.0001)
+    for _ in range(300):
+        experience.acceptance.update(judged=1, accepted=0)
+        experience.offers.update(judged=1, accepted=1)
+    for _ in range(4):
+        experience.acceptance.update(judged=4, accepted=3)
+    apart = WindowController(experience, max_window=40, start=START)
+    gain, _ = best_plan(apart._conditions(1), max_window=40)
+    ratio = gain / plain_rate(apart._conditions(1))
+    assert GAIN_TO_GO_ON < ratio < GAIN_ON_ONE_DEVICE, "as the test wants it"
+    assert apart.plan.window
+    shared = WindowController(experience, max_window=40, start=START, on_one_device=True)
+    assert shared.plan is NO_SPECULATION

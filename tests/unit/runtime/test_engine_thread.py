@@ -252,7 +252,7 @@ def test_failures_count_in_a_row_only() -> None:
         failures.succeeded()
     for _ in range(FailureCount.LIMIT - 1):
         failures.failed(fault)
-    with pytest.raises(DeviceLostError, match="8 passes failed in a row"):
+    with pytest.raises(DeviceLostError, match=r"\d+ passes failed in a row"):
         failures.failed(fault)
 
 

@@ -17,7 +17,8 @@ from paceline.telemetry.otlp import Signal, http_endpoint, protocol_of_environme
         ("http://c:4318/v1/traces", "metrics", "http://c:4318/v1/metrics"),
         ("http://c:4318/v1/metrics", "metrics", "http://c:4318/v1/metrics"),
         ("https://c/otlp/v1/traces/", "metrics", "https://c/otlp/v1/metrics"),
-        ("https://c/api/push", "metrics", "https://c/api/push"),
+        ("https://c/api/push", "metrics", "https://c/api/push/v1/metrics"),
+        ("https://c/api/push", "traces", "https://c/api/push"),
     ],
 )
 def test_a_signal_has_its_own_path(endpoint: str, signal: Signal, expected: str) -> None:
