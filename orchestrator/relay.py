@@ -80,6 +80,8 @@ class Relay:
             settings,
             on_reply=self._on_verdict,
             on_lost=self._on_verifier_lost,
+            on_found=self._reopen,
+            on_failed=self._fail,
         )
         self._drafts = DraftSide(
             router,
@@ -315,9 +317,7 @@ class Relay:
         elif not self._verifier.may_try_another(error):
             self._fail(error)
             return
-        self._verifier.find_another(
-            error, self._demand, on_found=self._reopen, on_failed=self._fail
-        )
+        self._verifier.find_another(error, self._demand)
 
     def _reopen(self, worker: VerifierWorker) -> None:
         """Go on from the committed tokens."""

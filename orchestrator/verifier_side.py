@@ -39,6 +39,8 @@ class VerifierSide:
     """A generation's session on a verifier, and on another one when that is lost.
 
     `on_reply` and `on_lost` hear what the verifier says; whoever listens calls `lost`.
+    Where another is looked for, `on_found` opens the session there, and `on_failed` hears that
+    there is none.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class VerifierSide:
         *,
         on_reply: Callable[[VerifierReply, int], None],
         on_lost: Callable[[PacelineError], None],
+        on_found: Callable[[VerifierWorker], None],
+        on_failed: Callable[[PacelineError], None],
     ) -> None:
         self.sends_features = False
         """Whether the session was opened to send features."""
@@ -63,6 +67,8 @@ class VerifierSide:
         self._search: asyncio.Task[None] | None = None
         self._on_reply = on_reply
         self._on_lost = on_lost
+        self._on_found = on_found
+        self._on_failed = on_failed
 
     @property
     def worker(self) -> VerifierWorker | None:
@@ -104,36 +110,23 @@ class VerifierSide:
         """Whether the error is one that another verifier may not have."""
         return error.code in RETRIED_CODES and self._reopenings < MAX_REOPENINGS
 
-    def find_another(
-        self,
-        reason: PacelineError,
-        demand: Demand,
-        *,
-        on_found: Callable[[VerifierWorker], None],
-        on_failed: Callable[[PacelineError], None],
-    ) -> None:
-        """Look for a verifier to go on with, in the background; `on_found` opens the session."""
+    def find_another(self, reason: PacelineError, demand: Demand) -> None:
+        """Look for a verifier to go on with, in the background."""
         self._reopenings += 1
-        self._search = asyncio.create_task(self._find(reason, demand, on_found, on_failed))
+        self._search = asyncio.create_task(self._find(reason, demand))
 
-    async def _find(
-        self,
-        reason: PacelineError,
-        demand: Demand,
-        on_found: Callable[[VerifierWorker], None],
-        on_failed: Callable[[PacelineError], None],
-    ) -> None:
+    async def _find(self, reason: PacelineError, demand: Demand) -> None:
         try:
-            on_found(
+            self._on_found(
                 await self._router.wait_for_verifier(
                     self._settings.failover_timeout_s, demand, avoid=self._lost_worker
                 )
             )
         except PacelineError as error:
-            on_failed(UnavailableError(f"{reason}; {error}"))
+            self._on_failed(UnavailableError(f"{reason}; {error}"))
         except Exception as error:  # its client waits for an answer, whatever it is
             logger.exception("a session could not be reopened")
-            on_failed(PacelineError(describe_error(error)[1]))
+            self._on_failed(PacelineError(describe_error(error)[1]))
 
     def end(self, demand: Demand) -> None:
         """Free the session, whose KV stays there for another turn. Idempotent."""
