@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.window_controller import WindowController
-from orchestrator.window_plan import MAX_BLOCK, NO_SPECULATION, WindowPlan
+from orchestrator.window_plan import MAX_BLOCK, WindowPlan
 
 
 class _Tried(NamedTuple):
@@ -33,8 +33,13 @@ class CascadeController:
     def plan(self) -> WindowPlan:
         """Both plans: the verifier waits as long as the model's drafts need, if they pay."""
         copying, drawing = self._copying.plan, self._drawing.plan
+        if not copying.window and not drawing.window:
+            return drawing
+        if drawing.is_about_to_open:
+            wait_s = drawing.patience_s
+            return replace(copying, draw_window=0, patience_s=wait_s, is_about_to_open=True)
         if not drawing.window:
-            return replace(copying, draw_window=0) if copying.window else NO_SPECULATION
+            return replace(copying, draw_window=0)
         block = drawing.num_speculative_tokens
         if copying.window:  # after all that the model draws there is room for a look-up
             block = min(max(block + 1, copying.num_speculative_tokens), MAX_BLOCK)
@@ -43,6 +48,7 @@ class CascadeController:
             max(copying.window, drawing.window),
             drawing.patience_s,
             drawing.ahead,
+            _most_judged(block, copying, drawing),
             draw_window=drawing.window,
             num_drawn_tokens=drawing.num_speculative_tokens,
         )
@@ -82,6 +88,12 @@ class CascadeController:
                 committed=committed,
                 sessions=sessions,
             )
+
+
+def _most_judged(block: int, *plans: WindowPlan) -> int | None:
+    """By one pass, of blocks of both sources."""
+    most = [plan.max_judged for plan in plans if plan.window]
+    return max(block, *(each or 0 for each in most)) if None not in most else None
 
 
 def _by_source(judged: int, right: int, copied: Collection[int]) -> tuple[_Tried, _Tried]:

@@ -81,9 +81,15 @@ class DraftSide:
         return self._settings.window if self._pacing is None else self._pacing.plan.window
 
     @property
-    def patience_s(self) -> float | None:
-        """How long the verifier shall wait for drafts; None leaves it to the verifier."""
-        return None if self._pacing is None else self._pacing.plan.patience_s
+    def plan(self) -> WindowPlan | None:
+        """How it drafts at present; None where that does not change by itself."""
+        return None if self._pacing is None else self._pacing.plan
+
+    @property
+    def is_as_configured(self) -> bool:
+        """Whether the verifier need not hear of a plan, since it has nothing to do by it."""
+        plan = self.plan
+        return plan is None or (plan.patience_s is None and plan.max_judged is None)
 
     def asks_for_features(self, verifier: VerifierWorker) -> bool:
         """Whether the drafter drafts from this verifier's features."""
@@ -199,7 +205,10 @@ class DraftSide:
         """
         is_nothing = not block.token_ids and block.state is DrafterState.PAUSED
         said_before, self._said_nothing = self._said_nothing, is_nothing
-        return is_nothing and said_before and self.patience_s == 0.0
+        if self._pacing is None or not is_nothing:
+            return False
+        plan = self._pacing.plan  # one that opens has yet to be asked for what it shall wait for
+        return plan.is_about_to_open or (said_before and plan.patience_s == 0.0)
 
     # --- what it is told --------------------------------------------------------------------
 
@@ -218,12 +227,14 @@ class DraftSide:
             self._send(advance)
             return False
         before = self._pacing.plan
-        has_changed = self._pacing.judged(verdict, live_sessions, now) != before
+        plan = self._pacing.judged(verdict, live_sessions, now)
+        has_changed = plan != before
+        is_closed = not before.window and not plan.window
+        if is_closed and features is None and len(advance.token_ids) < MAX_UNTOLD:
+            self._untold = advance.token_ids
+            return has_changed
         if has_changed:
             advance = self._with_plan(advance)
-        elif not before.window and features is None and len(advance.token_ids) < MAX_UNTOLD:
-            self._untold = advance.token_ids
-            return False
         self._pacing.advanced(len(self._session.tokens), now)
         self._send(advance)
         return has_changed

@@ -20,7 +20,7 @@ MEMORY_OFFERS = 6.0
 SAME_COST = 0.02
 """A pass time that changes by less is the same: plans made for it stay good."""
 MEMORY_PASSES = 9
-"""Of a size, by whose median its time is known."""
+"""Of a size, by which its time is known."""
 COPY_S = 0.0001
 """What copying a token takes, as near as matters beside a pass."""
 PASSES_REMEMBERED = 400
@@ -87,28 +87,6 @@ class LowerQuartile:
         self.value = sorted(self._samples)[(len(self._samples) - 1) // 4]
 
 
-@dataclass(slots=True)
-class Least:
-    """The least of the last few values: what a measured time is without waiting in it.
-
-    A negative one is no time and is left out.
-    """
-
-    window: int = 32
-    _samples: deque[float] = field(default_factory=deque)
-
-    @property
-    def value(self) -> float | None:
-        return min(self._samples, default=None)
-
-    def update(self, sample: float) -> None:
-        if sample < 0.0:
-            return
-        self._samples.append(sample)
-        if len(self._samples) > self.window:
-            self._samples.popleft()
-
-
 @dataclass(frozen=True, slots=True)
 class CostCurve:
     """Seconds of a pass by its rows: straight between `points`, which rise in both."""
@@ -142,7 +120,8 @@ class _Size:
     rows: float = 0.0
     """Mean of a pass."""
     seconds: float = 0.0
-    """Median: a pass that took ten times as long as the others says nothing of their size."""
+    """Lower quartile: a pass that took ten times as long as the others says nothing of their size,
+    nor one that was slowed down by what speculation does beside it."""
     passes: float = 0.0
     seen_at: float = 0.0
     """Passes of any size, in all, when the last of these was told of."""
@@ -158,13 +137,13 @@ class _Size:
         while self.passes - self._passes[0][2] >= MEMORY_PASSES:
             self.passes -= self._passes.popleft()[2]
         self.rows = sum(each[0] * each[2] for each in self._passes) / self.passes
-        self.seconds = self._median()
+        self.seconds = self._lower_quartile()
 
-    def _median(self) -> float:
+    def _lower_quartile(self) -> float:
         below = 0.0
         for _, seconds, share in sorted(self._passes, key=lambda each: each[1]):
             below += share
-            if below >= self.passes / 2:
+            if below >= self.passes / 4:
                 return seconds
         return self.seconds
 
@@ -206,7 +185,7 @@ class PassCost:
         size.seen_at = self._passes
 
     def curve(self) -> CostCurve:
-        """The medians, pooled where more rows seem to take less time (pool adjacent violators).
+        """Their times, pooled where more rows seem to take less time (pool adjacent violators).
 
         The same curve while none has moved by more than `SAME_COST`.
         """
@@ -234,14 +213,22 @@ class PassCost:
 
 
 def _pooled(sizes: Sequence[_Size]) -> tuple[tuple[float, float], ...]:
-    pools: list[tuple[float, float, float]] = []  # passes, sum of rows, sum of seconds
+    pools: list[list[_Size]] = []
     for size in sizes:
-        count, rows, seconds = size.passes, size.rows * size.passes, size.seconds * size.passes
-        while pools and seconds / count < pools[-1][2] / pools[-1][0]:
-            before = pools.pop()
-            count, rows, seconds = count + before[0], rows + before[1], seconds + before[2]
-        pools.append((count, rows, seconds))
-    return tuple((rows / count, seconds / count) for count, rows, seconds in pools)
+        pool = [size]
+        while pools and _mean_s(pool) < _mean_s(pools[-1]):
+            pool = pools.pop() + pool
+        pools.append(pool)
+    # flat from the first to the last of a pool; what comes after all of them is told by the slope
+    points = {rows: _mean_s(pool) for pool in pools[:-1] for rows in (pool[0].rows, pool[-1].rows)}
+    last = pools[-1]
+    passes = sum(size.passes for size in last)
+    points[sum(size.rows * size.passes for size in last) / passes] = _mean_s(last)
+    return tuple(points.items())
+
+
+def _mean_s(pool: Sequence[_Size]) -> float:
+    return sum(size.seconds * size.passes for size in pool) / sum(size.passes for size in pool)
 
 
 @dataclass(slots=True)
@@ -265,7 +252,7 @@ class Experience:
     """The same of one device beside its passes."""
     failed_tries: int = 0
     """Of a pair that nobody knows: how often no draft came in time to tell anything."""
-    round_trip_s: Least = field(default_factory=Least)
+    round_trip_s: LowerQuartile = field(default_factory=LowerQuartile)
     off_tokens: int = 0
     """Committed without drafts since the last probe, by all of them."""
     _copying: Experience | None = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from orchestrator.cascade_controller import CascadeController
-from orchestrator.estimates import Least, PassCost
+from orchestrator.estimates import LowerQuartile, PassCost
 from orchestrator.window_controller import WindowController
 from orchestrator.window_plan import WindowPlan
 from paceline.types import DraftBlock, DrafterState, Origin, Verdict
@@ -48,11 +48,12 @@ class Pacing:
     def __init__(self, controller: WindowController | CascadeController, cost: PassCost) -> None:
         self._controller = controller
         self._cost = cost
-        self._to_drafter_s = Least()
-        self._to_verifier_s = Least()
+        self._to_drafter_s = LowerQuartile()
+        self._to_verifier_s = LowerQuartile()
         self._told: _Told | None = None
         self._last_epoch: int | None = None
         self._is_resting = False  # the drafter, as far as its last block says
+        self._kv_length = 0  # what it had read by then
         self._void_epoch: int | None = None  # whose drafts are wrong from some position on
         self._relayed: deque[_Relayed] = deque()  # not judged yet
 
@@ -79,8 +80,9 @@ class Pacing:
         if num_tokens or block.base == block.known_committed:  # else others are on their way
             self._controller.saw_offer(num_tokens=num_tokens, num_copied=len(block.copied))
         if num_tokens and self._told is not None and self._answers(block, self._told):
-            self._to_drafter_s.update(now - self._told.at - draft_s)
+            self._to_drafter_s.update(max(now - self._told.at - draft_s, 0.0))
         self._last_epoch = block.epoch
+        self._kv_length = block.kv_length
         self._is_resting = block.state is not DrafterState.RUNNING
         if self._void_epoch is not None and block.epoch <= self._void_epoch:
             return  # its epoch's first wrong draft was counted, and the verifier drops it
@@ -119,7 +121,8 @@ class Pacing:
         if verdict.num_judged and self._relayed and self._relayed[0].base == verdict.base:
             # the session was ready for the pass when the first of the drafts had come
             waited_s = timings.queue_us / 1e6
-            self._to_verifier_s.update(now - self._relayed[0].relayed_at - waited_s - pass_s)
+            trip_s = now - self._relayed[0].relayed_at - waited_s - pass_s
+            self._to_verifier_s.update(max(trip_s, 0.0))
         end = verdict.base + verdict.num_judged
         branches = any(block.is_tree and block.base < end for block in self._relayed)
         copied = [i for block in self._relayed for i in block.copied_in(verdict.base, end)]
@@ -148,10 +151,14 @@ class Pacing:
     def _answers(self, block: DraftBlock, told: _Told) -> bool:
         """Whether all of a block was drafted after the drafter had heard what it was told.
 
-        A block that was begun before comes sooner than a round trip and its drafting take.
+        A block that was begun before comes sooner than a round trip and its drafting take, and
+        one before which a model had much to read comes later.
         """
+        num_read = block.kv_length - self._kv_length
+        if block.base != told.committed or num_read > 1 + len(block.token_ids):
+            return False
         is_of_new_epoch = self._last_epoch is not None and block.epoch > self._last_epoch
-        return block.base == told.committed and (told.to_resting or is_of_new_epoch)
+        return told.to_resting or is_of_new_epoch
 
     def _compare(self, position: int, token_id: int) -> None:
         """The verifier went on alone at a position; was the draft for it right?"""

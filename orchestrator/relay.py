@@ -118,7 +118,7 @@ class Relay:
         self._is_counted = True
         self._open_drafter(verifier)
         self._open_verifier(verifier)
-        if self._drafts.patience_s is not None:
+        if not self._drafts.is_as_configured:
             self._set_speculation()
         self._stop_listening = self._router.listen(self._follow_router)
 
@@ -218,9 +218,7 @@ class Relay:
             self._set_speculation()
 
     def _set_speculation(self) -> None:
-        self._verifier.expect_drafts(
-            enabled=self._drafts.is_open, patience_s=self._drafts.patience_s
-        )
+        self._verifier.expect_drafts(self._drafts.plan, enabled=self._drafts.is_open)
 
     # --- a worker's session -----------------------------------------------------------------
 
@@ -330,7 +328,7 @@ class Relay:
             self._attach_drafter()
             return
         self._drafts.go_on(worker, epoch)
-        if self._drafts.patience_s is not None:
+        if not self._drafts.is_as_configured:
             self._set_speculation()
 
     def _fail(self, error: PacelineError) -> None:

@@ -11,6 +11,7 @@ from orchestrator.affinity import Demand
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router, VerifierWorker
 from orchestrator.session import Session
+from orchestrator.window_plan import WindowPlan
 from orchestrator.worker import WorkerSession
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
 from paceline.types import (
@@ -157,13 +158,15 @@ class VerifierSide:
         if self._worker is not None:
             self._send(Credit(self._worker.session_id, limit))
 
-    def expect_drafts(self, *, enabled: bool, patience_s: float | None) -> None:
-        """Whether drafts will come, and how long to wait for them; None leaves that to it."""
-        if self._worker is not None:
-            patience_us = None if patience_s is None else int(patience_s * 1e6)
-            self._send(
-                SetSpeculation(self._worker.session_id, enabled=enabled, patience_us=patience_us)
-            )
+    def expect_drafts(self, plan: WindowPlan | None, *, enabled: bool) -> None:
+        """Whether drafts will come, and by what plan; None leaves the rest to its configuration."""
+        if self._worker is None:
+            return
+        told = SetSpeculation(self._worker.session_id, enabled=enabled)
+        if plan is not None:
+            patience_us = None if plan.patience_s is None else int(plan.patience_s * 1e6)
+            told = replace(told, patience_us=patience_us, max_drafts_per_pass=plan.max_judged)
+        self._send(told)
 
     def _send(self, event: VerifierEvent) -> None:
         assert self._worker is not None

@@ -11,8 +11,10 @@ from dataclasses import replace
 from orchestrator.estimates import MEMORY_OFFERS, AcceptanceEstimate, Experience
 from orchestrator.pipeline_rate import Conditions
 from orchestrator.window_plan import (
-    GAIN_ON_ONE_DEVICE,
-    GAIN_TO_GO_ON,
+    GAIN_BESIDE,
+    GAIN_IN_TURNS,
+    GAIN_TO_GO_ON_BESIDE,
+    GAIN_TO_GO_ON_IN_TURNS,
     MAX_PROBE_TOKENS,
     NO_SPECULATION,
     PROBE_LENGTH,
@@ -32,6 +34,9 @@ FIRST_TRY_TOKENS = 64
 """A drafter of which nothing was heard for so long is asked for less, and less often."""
 PROBE_TOKENS = 8
 """Tokens, beyond those that drafts take to come, after which a probe without news is given up."""
+READING_S = 0.25
+"""The verifier waits so much longer for the first block, before which the drafter may have much to
+read: one that reads beside a pass slows down both."""
 
 
 class WindowController:
@@ -41,9 +46,9 @@ class WindowController:
     session is alone and without drafts in company.
     `is_deterministic` says whether the target's tokens do not depend on drafts, `in_turns` whether
     both workers compute on one device: the verifier then reads the prompt before the drafter does,
-    nothing is drafted beside a pass while the session is alone, and a pair that nobody knows begins
-    with short blocks. `on_one_device` says that they share one though this source of drafts takes
-    no time of it (copying).
+    nothing is drafted beside a pass while the session is alone, a window opens a pass after the
+    verifier has heard of it, and a pair that nobody knows begins with short blocks. `on_one_device`
+    says that they share one though this source of drafts takes no time of it (copying).
     """
 
     def __init__(
@@ -74,12 +79,9 @@ class WindowController:
         self._has_news = False
         self._has_heard = False
         """Whether an answer has come since the last verdict."""
-        self._is_timed = False
-        """Whether one has come whose time is that of the plans there are."""
         self._probe = NO_SPECULATION
-        self._is_beside_a_pass = False
-        """Whether the next block is drafted so although the workers take turns: the verifier hears
-        of a window that opens when it has gone on already."""
+        self._opening: WindowPlan | None = None
+        """What holds from the next verdict on: the verifier has been told to wait for it."""
         if in_turns:  # the verifier reads the prompt first
             self.plan = NO_SPECULATION
         elif self._is_known(sessions):
@@ -105,12 +107,9 @@ class WindowController:
         """A block has come from the drafter."""
         if not num_tokens:
             return
-        in_company = self._in_turns and self._sessions > 1
-        is_beside = in_company or self._is_beside_a_pass
+        is_beside = self._in_turns and self._sessions > 1
         estimate = self._shared.draft_beside_s if is_beside else self._shared.draft_s
         estimate.update(draft_s / num_tokens)
-        self._is_timed |= not self._is_beside_a_pass
-        self._is_beside_a_pass = False
         self._shared.failed_tries = 0
         self.heard()
 
@@ -154,10 +153,23 @@ class WindowController:
             self._shared.agreement.cap(self._shared.acceptance.value)
         was_closed = not self.plan.window
         self._sessions = sessions
-        self._plan(committed, sessions)
+        if self._opening is not None:
+            self.plan, self._opening = self._opening, None
+        else:
+            self._plan(committed, sessions)
+            if was_closed and self.plan.window and self._takes_turns(sessions):
+                self._announce()
         self._has_heard = False
-        if was_closed and self.plan.window:
-            self._is_beside_a_pass = self._takes_turns(sessions)
+
+    def _announce(self) -> None:
+        """Have the verifier wait after the pass that it has begun, and only then the drafter read
+        and draft: the device is then the drafter's alone."""
+        patience_s = self.plan.patience_s
+        wait_s = None if patience_s is None else patience_s + READING_S
+        self._opening = replace(self.plan, patience_s=wait_s)
+        if self.plan is self._probe:
+            self._probe = self._opening
+        self.plan = replace(NO_SPECULATION, patience_s=wait_s, is_about_to_open=True)
 
     def _plan(self, committed: int, sessions: int) -> None:
         if self._is_known(sessions):
@@ -184,8 +196,8 @@ class WindowController:
 
     def _start_probe(self, length: int, patience_s: float | None) -> None:
         length = min(length, self._max_window)
-        self.plan = self._probe = WindowPlan(length, length, patience_s)
-        self._off_tokens, self._has_news, self._is_timed = 0, False, False
+        self.plan = self._probe = WindowPlan(length, length, patience_s, max_judged=length)
+        self._off_tokens, self._has_news = 0, False
 
     def _is_known(self, sessions: int) -> bool:
         """Whether both workers were measured, and passes about as small as plain ones."""
@@ -239,8 +251,12 @@ class WindowController:
         """What drafts must gain where both workers share a device and the session is alone."""
         if not self._on_one_device or sessions > 1:
             return None
-        is_speculating = self.plan.window and self.plan is not self._probe
-        return GAIN_TO_GO_ON if is_speculating else GAIN_ON_ONE_DEVICE
+        begin, go_on = (
+            (GAIN_IN_TURNS, GAIN_TO_GO_ON_IN_TURNS)
+            if self._in_turns
+            else (GAIN_BESIDE, GAIN_TO_GO_ON_BESIDE)
+        )
+        return go_on if self.plan.window and self.plan is not self._probe else begin
 
     def _takes_turns(self, sessions: int) -> bool:
         """In company the device is busy with the others anyway, and each pass takes what it does
@@ -259,9 +275,7 @@ class WindowController:
         if self.plan.window:
             on_the_way = conditions.block_arrives_s(PROBE_LENGTH) / conditions.pass_s(1)
             is_late = self._off_tokens >= PROBE_TOKENS + 2 * on_the_way
-            # in turns the first block is drafted beside a pass; the next tells what one takes
-            is_over = self._has_news and (self._is_timed or not takes_turns)
-            if self.plan is self._probe and not is_over and not is_late:
+            if self.plan is self._probe and not self._has_news and not is_late:
                 return self.plan
             self._off_tokens = 0
             return NO_SPECULATION

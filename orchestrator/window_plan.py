@@ -6,7 +6,7 @@ The best commits the most tokens per second of the verifier's time that the rene
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from orchestrator.pipeline_rate import Conditions, plain_rate, riding_rate, waiting_rate
@@ -15,12 +15,12 @@ GAIN_TO_SPECULATE = 1.02
 """A drafter is called for no less."""
 GAIN_IN_COMPANY = 1.05
 """The same where others pay for the rows of the drafts: what a row costs is known less well."""
-GAIN_ON_ONE_DEVICE = 1.08
-"""What is asked to begin with where drafter and verifier share one: on two cores a pass took 45 to
-48 ms while the drafter was told of every token, and 42 while it was not, and the pass beside which
-a window opens takes twice its time."""
-GAIN_TO_GO_ON = 1.04
-"""The same while speculation is under way."""
+GAIN_IN_TURNS, GAIN_TO_GO_ON_IN_TURNS = 1.04, 1.01
+"""What is asked to begin with, and while speculation is under way, of a drafter that computes
+between the passes of the verifier, on the same device: the first block comes after much reading."""
+GAIN_BESIDE, GAIN_TO_GO_ON_BESIDE = 1.08, 1.04
+"""The same of copying beside the passes of such a device, whose messages are in no estimate: on two
+cores a pass took 45 to 48 ms while the drafter was told of every token, and 42 while it was not."""
 FREE_ROWS = 1.02
 """Passes full of drafts that take no longer cost the others nothing."""
 MIN_PROBE_TOKENS = 8
@@ -42,16 +42,22 @@ class WindowPlan:
 
     `patience_s` is how long the verifier waits for drafts before it decodes by itself: 0 rides
     along in every pass, None is as it is configured. `ahead` are the drafts that a pass should
-    find when everything before was accepted. Where a drafter copies and has a model besides,
-    `draw_window` and `num_drawn_tokens` are window and block length of what the model draws.
+    find when everything before was accepted, and `max_judged` the most that it judges (None: all
+    that it finds), since what there is no time to wait for may be there already where drafts take
+    none. Where a drafter copies and has a model besides, `draw_window` and `num_drawn_tokens` are
+    window and block length of what the model draws. One that is about to open is the verifier's to
+    know, which shall wait after the pass that it has begun; the drafter hears of it with the next
+    verdict.
     """
 
     num_speculative_tokens: int
     window: int
     patience_s: float | None
     ahead: int = 0
+    max_judged: int | None = None
     draw_window: int | None = None
     num_drawn_tokens: int | None = None
+    is_about_to_open: bool = False
 
 
 NO_SPECULATION = WindowPlan(1, 0, 0.0)
@@ -91,7 +97,11 @@ def best_plan(
         found = rate(conditions, plan)
         if found > best_rate:
             best_rate, best = found, plan
-    return (best_rate, best) if best.window else (plain, best)
+    if not best.window:
+        return plain, best
+    # a draft more takes the row of a bonus
+    most = None if rows_are_free else 1 + max(best.num_speculative_tokens, best.ahead)
+    return best_rate, replace(best, max_judged=most)
 
 
 def _plans(conditions: Conditions, most_ahead: int, max_window: int) -> list[WindowPlan]:
@@ -116,9 +126,8 @@ def probe_interval(conditions: Conditions, *, in_turns: bool = False) -> float:
     """Tokens between two probes, so that they cost `PROBE_SHARE` of the time.
 
     A probe rides along: it costs the rows that it adds to a pass. Where workers compute `in_turns`
-    its drafting counts too, and it takes two blocks: the first is drafted beside a pass, which says
-    nothing of the time. (What its drafts save is about what reading costs the drafter that it was
-    not told before.)
+    its drafting counts too, and what the drafter was not told before has to be read, which takes
+    about as long again.
     """
     plain_s = conditions.pass_s(1)
     probe_s = conditions.pass_s(1 + PROBE_LENGTH) - plain_s

@@ -153,11 +153,13 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class SetSpeculation:
-    """Whether draft blocks are to be expected, and for how long; None is as configured."""
+    """Whether draft blocks are to be expected, for how long, and how many drafts a pass judges at
+    most; None is as configured."""
 
     session_id: SessionId
     enabled: bool
     patience_us: int | None = None
+    max_drafts_per_pass: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

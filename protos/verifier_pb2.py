@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import common_pb2 as protos_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15protos/verifier.proto\x12\x0bpaceline.v1\x1a\x13protos/common.proto\";\n\rVerifyRequest\x12*\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.VerifierEvent\"\x87\x02\n\rVerifierEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12(\n\x04open\x18\x02 \x01(\x0b\x32\x18.paceline.v1.OpenSessionH\x00\x12(\n\x05\x62lock\x18\x03 \x01(\x0b\x32\x17.paceline.v1.DraftBlockH\x00\x12%\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x13.paceline.v1.CreditH\x00\x12\x32\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1b.paceline.v1.SetSpeculationH\x00\x12*\n\x05\x63lose\x18\x06 \x01(\x0b\x32\x19.paceline.v1.CloseSessionH\x00\x42\x07\n\x05\x65vent\"!\n\x06\x43redit\x12\x17\n\x0f\x63ommitted_limit\x18\x01 \x01(\x05\"K\n\x0eSetSpeculation\x12\x0f\n\x07\x65nabled\x18\x01 \x01(\x08\x12\x18\n\x0bpatience_us\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x0e\n\x0c_patience_us\"=\n\x0eVerifyResponse\x12+\n\x07replies\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.VerifierReply\"\x9d\x02\n\rVerifierReply\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\'\n\x07verdict\x18\x02 \x01(\x0b\x32\x14.paceline.v1.VerdictH\x00\x12*\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x19.paceline.v1.SessionErrorH\x00\x12\x36\n\x0fprompt_logprobs\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.PromptLogprobsH\x00\x12\x36\n\x0fprompt_features\x18\x18 \x01(\x0b\x32\x1b.paceline.v1.PromptFeaturesH\x00\x12*\n\x05spans\x18\x08 \x01(\x0b\x32\x19.paceline.v1.SessionSpansH\x00\x42\x07\n\x05reply\"9\n\x0ePromptFeatures\x12\'\n\x08\x66\x65\x61tures\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Features\"L\n\x0ePromptLogprobs\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x05\x12,\n\x08logprobs\x18\x02 \x03(\x0b\x32\x1a.paceline.v1.TokenLogprobs\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\x05\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\xa2\x03\n\x07Verdict\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x17\n\x0f\x61\x63\x63\x65pted_length\x18\x04 \x01(\x05\x12(\n\x0bnext_origin\x18\x05 \x01(\x0e\x32\x13.paceline.v1.Origin\x12\x12\n\nnum_judged\x18\x06 \x01(\x05\x12\x30\n\rfinish_reason\x18\x07 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12,\n\x08logprobs\x18\x08 \x03(\x0b\x32\x1a.paceline.v1.TokenLogprobs\x12\x11\n\tkv_length\x18\t \x01(\x05\x12)\n\x07timings\x18\n \x01(\x0b\x32\x18.paceline.v1.PassTimings\x12\x15\n\rnum_discarded\x18\x0b \x01(\r\x12\x14\n\x0ctarget_probs\x18\x10 \x03(\x02\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x11 \x01(\x05\x12\'\n\x08\x66\x65\x61tures\x18\x18 \x01(\x0b\x32\x15.paceline.v1.Features\"e\n\x0bPassTimings\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x12\n\nforward_us\x18\x02 \x01(\r\x12\x10\n\x08judge_us\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x10\n\x08sessions\x18\x05 \x01(\r2\xea\x01\n\x08Verifier\x12\x45\n\x06Verify\x12\x1a.paceline.v1.VerifyRequest\x1a\x1b.paceline.v1.VerifyResponse(\x01\x30\x01\x12H\n\x08\x44\x65scribe\x12\x1c.paceline.v1.DescribeRequest\x1a\x1e.paceline.v1.WorkerDescription\x12M\n\nVocabulary\x12\x1e.paceline.v1.VocabularyRequest\x1a\x1f.paceline.v1.VocabularyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15protos/verifier.proto\x12\x0bpaceline.v1\x1a\x13protos/common.proto\";\n\rVerifyRequest\x12*\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.VerifierEvent\"\x87\x02\n\rVerifierEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12(\n\x04open\x18\x02 \x01(\x0b\x32\x18.paceline.v1.OpenSessionH\x00\x12(\n\x05\x62lock\x18\x03 \x01(\x0b\x32\x17.paceline.v1.DraftBlockH\x00\x12%\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x13.paceline.v1.CreditH\x00\x12\x32\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1b.paceline.v1.SetSpeculationH\x00\x12*\n\x05\x63lose\x18\x06 \x01(\x0b\x32\x19.paceline.v1.CloseSessionH\x00\x42\x07\n\x05\x65vent\"!\n\x06\x43redit\x12\x17\n\x0f\x63ommitted_limit\x18\x01 \x01(\x05\"\x85\x01\n\x0eSetSpeculation\x12\x0f\n\x07\x65nabled\x18\x01 \x01(\x08\x12\x18\n\x0bpatience_us\x18\x02 \x01(\rH\x00\x88\x01\x01\x12 \n\x13max_drafts_per_pass\x18\x03 \x01(\rH\x01\x88\x01\x01\x42\x0e\n\x0c_patience_usB\x16\n\x14_max_drafts_per_pass\"=\n\x0eVerifyResponse\x12+\n\x07replies\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.VerifierReply\"\x9d\x02\n\rVerifierReply\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\'\n\x07verdict\x18\x02 \x01(\x0b\x32\x14.paceline.v1.VerdictH\x00\x12*\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x19.paceline.v1.SessionErrorH\x00\x12\x36\n\x0fprompt_logprobs\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.PromptLogprobsH\x00\x12\x36\n\x0fprompt_features\x18\x18 \x01(\x0b\x32\x1b.paceline.v1.PromptFeaturesH\x00\x12*\n\x05spans\x18\x08 \x01(\x0b\x32\x19.paceline.v1.SessionSpansH\x00\x42\x07\n\x05reply\"9\n\x0ePromptFeatures\x12\'\n\x08\x66\x65\x61tures\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Features\"L\n\x0ePromptLogprobs\x12\x0c\n\x04\x62\x61se\x18\x01 \x01(\x05\x12,\n\x08logprobs\x18\x02 \x03(\x0b\x32\x1a.paceline.v1.TokenLogprobs\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\x05\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\xa2\x03\n\x07Verdict\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x17\n\x0f\x61\x63\x63\x65pted_length\x18\x04 \x01(\x05\x12(\n\x0bnext_origin\x18\x05 \x01(\x0e\x32\x13.paceline.v1.Origin\x12\x12\n\nnum_judged\x18\x06 \x01(\x05\x12\x30\n\rfinish_reason\x18\x07 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12,\n\x08logprobs\x18\x08 \x03(\x0b\x32\x1a.paceline.v1.TokenLogprobs\x12\x11\n\tkv_length\x18\t \x01(\x05\x12)\n\x07timings\x18\n \x01(\x0b\x32\x18.paceline.v1.PassTimings\x12\x15\n\rnum_discarded\x18\x0b \x01(\r\x12\x14\n\x0ctarget_probs\x18\x10 \x03(\x02\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x11 \x01(\x05\x12\'\n\x08\x66\x65\x61tures\x18\x18 \x01(\x0b\x32\x15.paceline.v1.Features\"e\n\x0bPassTimings\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x12\n\nforward_us\x18\x02 \x01(\r\x12\x10\n\x08judge_us\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x10\n\x08sessions\x18\x05 \x01(\r2\xea\x01\n\x08Verifier\x12\x45\n\x06Verify\x12\x1a.paceline.v1.VerifyRequest\x1a\x1b.paceline.v1.VerifyResponse(\x01\x30\x01\x12H\n\x08\x44\x65scribe\x12\x1c.paceline.v1.DescribeRequest\x1a\x1e.paceline.v1.WorkerDescription\x12M\n\nVocabulary\x12\x1e.paceline.v1.VocabularyRequest\x1a\x1f.paceline.v1.VocabularyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,22 +38,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFIEREVENT']._serialized_end=384
   _globals['_CREDIT']._serialized_start=386
   _globals['_CREDIT']._serialized_end=419
-  _globals['_SETSPECULATION']._serialized_start=421
-  _globals['_SETSPECULATION']._serialized_end=496
-  _globals['_VERIFYRESPONSE']._serialized_start=498
-  _globals['_VERIFYRESPONSE']._serialized_end=559
-  _globals['_VERIFIERREPLY']._serialized_start=562
-  _globals['_VERIFIERREPLY']._serialized_end=847
-  _globals['_PROMPTFEATURES']._serialized_start=849
-  _globals['_PROMPTFEATURES']._serialized_end=906
-  _globals['_PROMPTLOGPROBS']._serialized_start=908
-  _globals['_PROMPTLOGPROBS']._serialized_end=984
-  _globals['_TOKENLOGPROBS']._serialized_start=986
-  _globals['_TOKENLOGPROBS']._serialized_end=1063
-  _globals['_VERDICT']._serialized_start=1066
-  _globals['_VERDICT']._serialized_end=1484
-  _globals['_PASSTIMINGS']._serialized_start=1486
-  _globals['_PASSTIMINGS']._serialized_end=1587
-  _globals['_VERIFIER']._serialized_start=1590
-  _globals['_VERIFIER']._serialized_end=1824
+  _globals['_SETSPECULATION']._serialized_start=422
+  _globals['_SETSPECULATION']._serialized_end=555
+  _globals['_VERIFYRESPONSE']._serialized_start=557
+  _globals['_VERIFYRESPONSE']._serialized_end=618
+  _globals['_VERIFIERREPLY']._serialized_start=621
+  _globals['_VERIFIERREPLY']._serialized_end=906
+  _globals['_PROMPTFEATURES']._serialized_start=908
+  _globals['_PROMPTFEATURES']._serialized_end=965
+  _globals['_PROMPTLOGPROBS']._serialized_start=967
+  _globals['_PROMPTLOGPROBS']._serialized_end=1043
+  _globals['_TOKENLOGPROBS']._serialized_start=1045
+  _globals['_TOKENLOGPROBS']._serialized_end=1122
+  _globals['_VERDICT']._serialized_start=1125
+  _globals['_VERDICT']._serialized_end=1543
+  _globals['_PASSTIMINGS']._serialized_start=1545
+  _globals['_PASSTIMINGS']._serialized_end=1646
+  _globals['_VERIFIER']._serialized_start=1649
+  _globals['_VERIFIER']._serialized_end=1883
 # @@protoc_insertion_point(module_scope)

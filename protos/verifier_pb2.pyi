@@ -36,12 +36,14 @@ class Credit(_message.Message):
     def __init__(self, committed_limit: _Optional[int] = ...) -> None: ...
 
 class SetSpeculation(_message.Message):
-    __slots__ = ("enabled", "patience_us")
+    __slots__ = ("enabled", "patience_us", "max_drafts_per_pass")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_US_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFTS_PER_PASS_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
     patience_us: int
-    def __init__(self, enabled: _Optional[bool] = ..., patience_us: _Optional[int] = ...) -> None: ...
+    max_drafts_per_pass: int
+    def __init__(self, enabled: _Optional[bool] = ..., patience_us: _Optional[int] = ..., max_drafts_per_pass: _Optional[int] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("replies",)

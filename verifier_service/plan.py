@@ -42,7 +42,7 @@ class PassPlan:
 
 @dataclass(frozen=True, slots=True)
 class PassRules:
-    """How much of a draft tail one pass judges; fixed for the life of a session."""
+    """How much of a draft tail one pass judges; but for `max_drafts` fixed for a session's life."""
 
     max_drafts: int
     is_reproducible: bool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from paceline.errors import InvalidArgumentError, PacelineError
@@ -54,6 +56,7 @@ class VerifierSession:
         self.last_served = 0
         self._params = opening.sampling
         self._committed_limit = opening.committed_limit
+        self._max_drafts = max_drafts
         self._rules = PassRules.of(opening, max_drafts=max_drafts)
         self._drafter = DrafterWatch(
             is_on=opening.speculation,
@@ -69,12 +72,17 @@ class VerifierSession:
         """Extend the commit credit; it never shrinks."""
         self._committed_limit = max(self._committed_limit, committed_limit)
 
-    def set_speculation(self, *, enabled: bool, patience_s: float | None = None) -> None:
+    def set_speculation(
+        self, *, enabled: bool, patience_s: float | None = None, max_drafts: int | None = None
+    ) -> None:
         """Start or stop expecting draft blocks; stopping drops the tail.
 
-        `patience_s` is how long to wait for them from now on; None is as configured.
+        `patience_s` is how long to wait for them from now on, `max_drafts` how many of them a pass
+        judges at most; None is as configured.
         """
         self._drafter.switch(is_on=enabled, patience_s=patience_s)
+        most = self._max_drafts if max_drafts is None else min(max_drafts, self._max_drafts)
+        self._rules = replace(self._rules, max_drafts=most)
         if not enabled:
             self.discards.add(self.tail.clear(), "off")
 

@@ -110,7 +110,11 @@ class Verifier:
         elif isinstance(event, SetSpeculation):
             patience_us = event.patience_us
             patience_s = None if patience_us is None else patience_us / 1e6
-            session.set_speculation(enabled=event.enabled, patience_s=patience_s)
+            session.set_speculation(
+                enabled=event.enabled,
+                patience_s=patience_s,
+                max_drafts=event.max_drafts_per_pass,
+            )
 
     def _open(self, key: SessionKey, opening: OpenSession, now: float) -> None:
         if key in self._sessions:

@@ -74,14 +74,21 @@ def decode_verifier_event(message: verifier_pb2.VerifierEvent) -> VerifierEvent:
 
 def _encode_speculation(event: SetSpeculation) -> verifier_pb2.SetSpeculation:
     patience_us = None if event.patience_us is None else clamp_us(event.patience_us)
-    return verifier_pb2.SetSpeculation(enabled=event.enabled, patience_us=patience_us)
+    return verifier_pb2.SetSpeculation(
+        enabled=event.enabled,
+        patience_us=patience_us,
+        max_drafts_per_pass=event.max_drafts_per_pass,
+    )
 
 
 def _decode_speculation(
     session_id: SessionId, message: verifier_pb2.SetSpeculation
 ) -> SetSpeculation:
     patience_us = message.patience_us if message.HasField("patience_us") else None
-    return SetSpeculation(session_id, message.enabled, patience_us)
+    max_drafts = message.max_drafts_per_pass if message.HasField("max_drafts_per_pass") else None
+    if max_drafts == 0:
+        raise InvalidArgumentError("max_drafts_per_pass", "0 is below 1")
+    return SetSpeculation(session_id, message.enabled, patience_us, max_drafts)
 
 
 def encode_verifier_reply(reply: VerifierReply) -> verifier_pb2.VerifierReply:

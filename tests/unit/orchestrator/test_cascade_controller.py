@@ -146,6 +146,37 @@ def test_each_draft_that_was_tried_counts_for_its_source(
     assert found == [copies, drawn]
 
 
+def test_that_the_model_is_about_to_draft_is_the_verifiers_to_know() -> None:
+    controller = cascade(experience())
+    controller._drawing.plan = WindowPlan(1, 0, 0.3, is_about_to_open=True)
+    controller._copying.plan = NO_SPECULATION
+    assert controller.plan == controller._drawing.plan
+    controller._copying.plan = WindowPlan(4, 12, 0.01, 8, 9)
+    plan = controller.plan
+    assert (plan.window, plan.draw_window, plan.patience_s) == (12, 0, 0.3)
+    assert plan.is_about_to_open
+    controller._drawing.plan = WindowPlan(2, 2, 0.05)
+    assert not controller.plan.is_about_to_open
+
+
+@pytest.mark.parametrize(
+    ("copying", "drawing", "most"),
+    [
+        (WindowPlan(4, 12, 0.0, 4, 5), WindowPlan(2, 2, 0.05, 0, 3), 5),
+        (WindowPlan(4, 12, 0.0, 4, 5), WindowPlan(6, 6, 0.05, 0, 7), 7),
+        (NO_SPECULATION, WindowPlan(6, 6, 0.05, 0, 7), 7),
+        (WindowPlan(4, 12, 0.0, 4, None), WindowPlan(6, 6, 0.05, 0, 7), None),
+        (WindowPlan(4, 12, 0.0, 4, 5), NO_SPECULATION, 5),
+    ],
+)
+def test_a_pass_judges_what_either_source_wants_judged(
+    copying: WindowPlan, drawing: WindowPlan, most: int | None
+) -> None:
+    controller = cascade(experience())
+    controller._drawing.plan, controller._copying.plan = drawing, copying
+    assert controller.plan.max_judged == most
+
+
 def test_no_block_is_longer_than_the_longest() -> None:
     """Messages are checked to hold that."""
     controller = cascade(experience())

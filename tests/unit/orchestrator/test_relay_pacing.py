@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from paceline.types import (
     DrafterState,
     FinishReason,
     OpenSession,
+    PassTimings,
     SetSpeculation,
 )
 
@@ -101,6 +103,30 @@ async def test_what_a_drafter_was_not_told_it_hears_at_the_end(bench: RelayBench
     assert advance == Advance(bench.drafter_id, 0, 3, (3, 4, 5), window=0)
 
 
+async def test_on_one_device_the_verifier_hears_first_that_a_window_opens(
+    bench: RelayBench,
+) -> None:
+    """It waits after the pass that it has begun; till then the drafter shall not compute."""
+    for worker in (bench.drafter, bench.verifiers[0]):
+        assert worker.info is not None
+        worker.info = replace(worker.info, device_id="one", device_share=1.0)
+    relay = bench.start(**ADAPTIVE)
+    bench.heard_by(bench.drafter)
+    bench.heard_by(bench.verifiers[0])
+    timings = PassTimings(0, 30_000, 0, 1, 1)
+    bench.verdict(3, 3, timings=timings)
+    (told,) = bench.heard_by(bench.verifiers[0])
+    assert told == SetSpeculation(bench.verifier_id, enabled=True), "as long as is configured"
+    assert bench.heard_by(bench.drafter) == []
+    bench.draft(3, state=DrafterState.PAUSED)
+    assert bench.heard_by(bench.verifiers[0]) == [], "it waits for another answer"
+    bench.verdict(4, 4, timings=timings)
+    (advance,) = bench.heard_by(bench.drafter)
+    assert isinstance(advance, Advance)
+    assert (advance.base, advance.token_ids, advance.window) == (3, (3, 4), 2)
+    relay.close()
+
+
 async def test_that_there_is_nothing_to_propose_is_passed_on_once_where_nobody_waits(
     bench: RelayBench,
 ) -> None:
@@ -109,7 +135,8 @@ async def test_that_there_is_nothing_to_propose_is_passed_on_once_where_nobody_w
     relay = bench.start(**ADAPTIVE)
     bench.heard_by(bench.drafter)
     bench.heard_by(bench.verifiers[0])
-    assert relay._drafts.patience_s == 0.0
+    assert relay._drafts.plan is not None
+    assert relay._drafts.plan.patience_s == 0.0
     paused = DrafterState.PAUSED
     first = bench.draft(3, state=paused)
     bench.verdict(3, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from orchestrator.estimates import (
     AcceptanceEstimate,
     CostCurve,
     Experience,
-    Least,
     LowerQuartile,
     PassCost,
 )
@@ -31,23 +31,27 @@ from orchestrator.window_controller import (
     FIRST_BLOCKS,
     FIRST_PROBE_TOKENS,
     FIRST_TRY_TOKENS,
+    READING_S,
     WindowController,
 )
 from orchestrator.window_plan import (
+    GAIN_BESIDE,
     GAIN_IN_COMPANY,
-    GAIN_ON_ONE_DEVICE,
-    GAIN_TO_GO_ON,
+    GAIN_IN_TURNS,
+    GAIN_TO_GO_ON_BESIDE,
+    GAIN_TO_GO_ON_IN_TURNS,
     MIN_PROBE_TOKENS,
     NO_SPECULATION,
     PROBE_LENGTH,
     PROBE_SHARE,
     WindowPlan,
     best_plan,
+    patience,
     probe_interval,
     rate,
 )
 
-PROBE = WindowPlan(PROBE_LENGTH, PROBE_LENGTH, 0.0)
+PROBE = WindowPlan(PROBE_LENGTH, PROBE_LENGTH, 0.0, max_judged=PROBE_LENGTH)
 START = WindowPlan(4, 40, None)
 
 
@@ -223,32 +227,61 @@ def test_on_one_device_the_verifier_reads_the_prompt_first() -> None:
     experience = learnt()
     controller = WindowController(experience, max_window=40, start=START, in_turns=True)
     assert controller.plan is NO_SPECULATION
-    controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
-    assert controller.plan == WindowPlan(PROBE_LENGTH, PROBE_LENGTH, None), "nobody knows the pair"
+    told: dict[str, int] = {"judged": 0, "accepted": 0, "committed": 1, "sessions": 1}
+    controller.saw_verdict(**told)
+    controller.saw_verdict(**told)
+    plan = replace(controller.plan, max_judged=None)
+    assert plan == WindowPlan(PROBE_LENGTH, PROBE_LENGTH, None), "nobody knows the pair"
     drive(controller, 0.9, 100)
     second = WindowController(experience, max_window=40, start=START, in_turns=True)
     assert second.plan is NO_SPECULATION
-    second.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    second.saw_verdict(**told)
+    second.saw_verdict(**told)
     assert second.plan.window > PROBE_LENGTH
 
 
-def test_a_probe_of_one_device_is_rarer_and_waits_for_a_block_of_its_own() -> None:
-    """The first one is drafted beside a pass, which gives the time of two."""
+def test_on_one_device_a_window_opens_a_pass_after_the_verifier_heard_of_it() -> None:
+    """It has begun a pass by then, beside which the drafter would read and draft."""
+    experience = learnt()
+    for _ in range(FIRST_BLOCKS):
+        experience.draft_s.update(0.003)
+    experience.round_trip_s.update(0.001)
+    controller = WindowController(experience, max_window=40, start=START, in_turns=True)
+    told: dict[str, int] = {"judged": 0, "accepted": 0, "committed": 1, "sessions": 1}
+    controller.saw_verdict(**told)
+    announced = controller.plan
+    assert announced.is_about_to_open
+    assert announced.window == 0
+    controller.saw_verdict(**told)
+    opened = controller.plan
+    assert opened.window
+    assert not opened.is_about_to_open
+    usual_s = patience(controller._conditions(1), opened.num_speculative_tokens)
+    assert usual_s is not None
+    assert announced.patience_s == opened.patience_s == usual_s + READING_S
+    controller.saw_verdict(judged=1, accepted=1, committed=2, sessions=1)
+    assert controller.plan.window, "it stays open"
+    assert controller.plan.patience_s is not None
+    assert controller.plan.patience_s < READING_S
+
+
+def test_a_probe_of_one_device_is_rarer_and_waits_for_its_drafts() -> None:
+    """What they take, and what is read before them, counts."""
     controller = WindowController(learnt(), max_window=40, start=START, in_turns=True)
     plans = drive(controller, 0.0, 2000)
     probes = [plan for plan in plans[40:] if plan.window]
     assert all(plan.patience_s for plan in probes)
     found = conditions(0.0, draft_s=0.003)
     assert probe_interval(found, in_turns=True) > 4 * probe_interval(found)
-    assert len(probes) <= 2 * (1 + 2000 / probe_interval(found, in_turns=True))
+    assert 0 < len(probes) <= 1 + 2000 / probe_interval(found, in_turns=True)
 
 
 def test_on_one_device_a_step_that_took_long_once_does_not_decide_for_ever() -> None:
-    """Nothing but probes would show what a draft takes, and those begin beside a pass."""
+    """Nothing but probes would show what a draft takes."""
     experience = learnt()
     controller = WindowController(experience, max_window=40, start=START, in_turns=True)
-    controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
-    controller.saw_block(num_tokens=2, draft_s=0.02)
+    for _ in range(2):
+        controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
     for _ in range(FIRST_BLOCKS):
         controller.saw_block(num_tokens=2, draft_s=0.4)  # what it really takes is 3 ms a token
         controller.saw_verdict(judged=2, accepted=2, committed=3, sessions=1)
@@ -261,8 +294,8 @@ def test_on_one_device_a_step_that_took_long_once_does_not_decide_for_ever() -> 
 def test_on_one_device_no_single_block_decides_at_first() -> None:
     experience = learnt()
     controller = WindowController(experience, max_window=40, start=START, in_turns=True)
-    controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
-    controller.saw_block(num_tokens=2, draft_s=0.02)
+    for _ in range(2):
+        controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
     controller.saw_block(num_tokens=2, draft_s=0.4)
     plans = drive(controller, 0.8, 100)
     assert all(plan.window for plan in plans)
@@ -317,18 +350,6 @@ def test_a_plan_that_is_kept_waits_as_long_as_drafts_take_by_now() -> None:
     assert plan.ahead
     assert plan.patience_s
     assert plan.patience_s > 0.004 * plan.num_speculative_tokens
-
-
-def test_the_first_block_behind_a_window_that_opens_is_not_timed() -> None:
-    experience = learnt()
-    controller = WindowController(experience, max_window=40, start=START, in_turns=True)
-    told: dict[str, int] = {"judged": 0, "accepted": 0, "committed": 1, "sessions": 1}
-    controller.saw_verdict(**told)
-    controller.saw_block(num_tokens=0, draft_s=0.0)
-    controller.saw_block(num_tokens=2, draft_s=0.032)
-    assert experience.draft_s.value is None
-    controller.saw_block(num_tokens=2, draft_s=0.010)
-    assert experience.draft_s.value == 0.005
 
 
 def test_in_company_one_device_is_busy_with_the_others_anyway() -> None:
@@ -441,13 +462,20 @@ def test_drafts_are_worth_less_of_a_gain_where_their_rows_cost_nobody_anything()
     assert best_plan(costly, max_window=40)[1] is NO_SPECULATION
 
 
-def test_least_and_lower_quartile_are_of_the_last_samples() -> None:
-    least, quartile = Least(window=3), LowerQuartile(window=5)
-    least.update(-0.5)  # a mismeasurement
-    assert (least.value, quartile.value) == (None, None)
-    for sample in (1.0, 5.0, 4.0, 60.0):
-        least.update(sample)
-    assert least.value == 4.0
+def test_a_pass_judges_no_more_than_the_plan_pays_for() -> None:
+    """Where drafts take no time all of a window may be there at once."""
+    found = {"draft_s": 0.0001, "round_trip_s": 0.003}
+    costly = conditions(0.6, cost=cost(per_row_s=0.002), **found)
+    _, plan = best_plan(costly, max_window=40)
+    assert plan.max_judged == 1 + max(plan.num_speculative_tokens, plan.ahead)
+    assert plan.max_judged < plan.window
+    _, plan = best_plan(conditions(0.6, **found), max_window=40)
+    assert plan.max_judged is None, "rows cost nothing"
+
+
+def test_the_lower_quartile_is_of_the_last_samples() -> None:
+    quartile = LowerQuartile(window=5)
+    assert quartile.value is None
     quartile.update(90.0)
     assert quartile.value == 90.0
     for sample in (5.0, 60.0, 7.0, 6.0, 1.0):
@@ -549,25 +577,28 @@ def test_what_others_know_is_not_lost_on_one_wrong_draft() -> None:
 
 
 def test_on_one_device_drafts_begin_for_a_clear_gain_and_go_on_for_a_small_one() -> None:
-    """What messages and an opening window cost is in no measured time."""
+    """What an opening window costs, and messages beside a pass, is in no measured time."""
     experience = learnt()
     for _ in range(FIRST_BLOCKS):
         experience.draft_s.update(0.009)
-    controller = WindowController(experience, max_window=40, start=START, in_turns=True)
-    found = conditions(0.39, draft_s=0.009)
+    found = conditions(0.36, draft_s=0.009)
     gains = {
         gain: best_plan(found, max_window=40, in_turns=True, gain=gain)[1].window
-        for gain in (1.0, GAIN_TO_GO_ON, GAIN_ON_ONE_DEVICE)
+        for gain in (1.0, GAIN_TO_GO_ON_IN_TURNS, GAIN_IN_TURNS)
     }
-    assert gains[GAIN_TO_GO_ON]
-    assert not gains[GAIN_ON_ONE_DEVICE]
-    assert controller._gain(1) == GAIN_ON_ONE_DEVICE
-    controller.plan = WindowPlan(1, 1, 0.05)
-    assert controller._gain(1) == GAIN_TO_GO_ON
-    assert controller._gain(4) is None, "in company the device is busy anyway"
+    assert gains[GAIN_TO_GO_ON_IN_TURNS]
+    assert not gains[GAIN_IN_TURNS]
+    drawing = WindowController(experience, max_window=40, start=START, in_turns=True)
     copying = WindowController(experience, max_window=40, start=START, on_one_device=True)
-    copying.plan = NO_SPECULATION
-    assert copying._gain(1) == GAIN_ON_ONE_DEVICE
+    for controller, begin, go_on in (
+        (drawing, GAIN_IN_TURNS, GAIN_TO_GO_ON_IN_TURNS),
+        (copying, GAIN_BESIDE, GAIN_TO_GO_ON_BESIDE),
+    ):
+        controller.plan = NO_SPECULATION
+        assert controller._gain(1) == begin
+        controller.plan = WindowPlan(1, 1, 0.05)
+        assert controller._gain(1) == go_on
+        assert controller._gain(4) is None, "in company the device is busy anyway"
     apart = WindowController(experience, max_window=40, start=START)
     assert apart._gain(1) is None
 
@@ -619,7 +650,7 @@ def test_on_one_device_a_new_session_copies_for_a_clear_gain_only() -> None:
     apart = WindowController(experience, max_window=40, start=START)
     gain, _ = best_plan(apart._conditions(1), max_window=40)
     ratio = gain / plain_rate(apart._conditions(1))
-    assert GAIN_TO_GO_ON < ratio < GAIN_ON_ONE_DEVICE, "as the test wants it"
+    assert GAIN_TO_GO_ON_BESIDE < ratio < GAIN_BESIDE, "as the test wants it"
     assert apart.plan.window
     shared = WindowController(experience, max_window=40, start=START, on_one_device=True)
     assert shared.plan is NO_SPECULATION

@@ -138,7 +138,13 @@ advances = st.builds(
 )
 closes = st.builds(CloseSession, session_id=session_ids)
 credits_ = st.builds(Credit, session_id=session_ids, committed_limit=counts)
-set_speculations = st.builds(SetSpeculation, session_id=session_ids, enabled=st.booleans())
+set_speculations = st.builds(
+    SetSpeculation,
+    session_id=session_ids,
+    enabled=st.booleans(),
+    patience_us=st.none() | counts,
+    max_drafts_per_pass=st.none() | counts.map(lambda count: count + 1),
+)
 session_errors = st.builds(SessionError, session_id=session_ids, code=texts, message=texts)
 float32s = st.floats(width=32, allow_nan=False)
 token_logprobs = st.builds(

@@ -191,6 +191,10 @@ def malformed_events() -> dict[str, Any]:
             session_id=7, open=common_pb2.OpenSession(sampling=unknown_rule)
         ),
         "state: ": event(session_id=7, block=block_message(state=0)),
+        "max_drafts_per_pass: 0 is below 1": event(
+            session_id=7,
+            speculation=verifier_pb2.SetSpeculation(enabled=True, max_drafts_per_pass=0),
+        ),
     }
 
 

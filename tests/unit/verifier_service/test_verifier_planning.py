@@ -130,6 +130,19 @@ def test_without_speculation_nothing_is_waited_for() -> None:
     assert waits(bench) == 0.0
 
 
+@pytest.mark.parametrize(("most", "judged"), [(2, 2), (99, 3), (None, 3)])
+def test_an_orchestrator_may_have_less_judged_at_once_but_no_more(
+    most: int | None, judged: int
+) -> None:
+    bench = SessionBench(max_drafts=3)
+    bench.session.set_speculation(enabled=True, max_drafts=most)
+    bench.session.add_block(block(4, [5, 6, 7, 8]))
+    plan = bench.plan()
+    assert (plan.num_drafts, plan.wants_next) == (judged, False), "the rest is for the next pass"
+    bench.session.set_speculation(enabled=True)
+    assert bench.plan().num_drafts == 3
+
+
 # --- bonus ----------------------------------------------------------------------------------------
 
 PAUSED, ENDED, RUNNING = DrafterState.PAUSED, DrafterState.ENDED, DrafterState.RUNNING
