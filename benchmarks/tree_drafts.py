@@ -1,9 +1,9 @@
 """Chains against trees of as many nodes, before SmolLM2: what a pass commits, and what it costs.
 
-The drafter is the shipped one unless told otherwise; stop and wait, so that each pass judges one block. Prints one
-Markdown row a rule, budget of nodes and branching: mean acceptance length (committed tokens a
-pass), drafting steps a pass, and how much a drafting step and the target's pass took (meaningful
-on an idle machine only).
+The drafter is the shipped one unless told otherwise; stop and wait, so that each pass judges one
+block. Prints one Markdown row a rule, budget of nodes and branching: mean acceptance length
+(committed tokens a pass), drafting steps a pass, and how much a drafting step and the target's pass
+took (meaningful on an idle machine only).
 """
 
 from __future__ import annotations

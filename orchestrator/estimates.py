@@ -7,6 +7,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.window_plan import WindowPlan
 
 MEMORY_TRIALS = 20.0
 """Judged positions after which an old one counts 1/e."""
@@ -19,6 +24,7 @@ MEMORY_OFFERS = 6.0
 """Texts repeat themselves in stretches: that there is something to copy is soon old news."""
 SAME_COST = 0.02
 """A pass time that changes by less is the same: plans made for it stay good."""
+CURVE_STEP = 1.01
 MEMORY_PASSES = 9
 """Of a size, by which its time is known."""
 COPY_S = 0.0001
@@ -106,11 +112,22 @@ class CostCurve:
         return low_s + (high_s - low_s) * (rows - low) / (high - low)
 
 
-def rounded(value: float) -> float:
-    """To about 4 %: powers of 1.04; below a microsecond nothing."""
+@lru_cache(maxsize=256)
+def rounded_curve(curve: CostCurve) -> CostCurve:
+    """To about 1 %, without points that lie in a flat stretch or end one behind which nothing is:
+    what is seen of a device that takes always the same is the same."""
+    points = [(round(rows, 1), rounded(seconds, CURVE_STEP)) for rows, seconds in curve.points]
+    before = [None, *(seconds for _, seconds in points)]
+    after = [*(seconds for _, seconds in points[1:]), points[-1][1]]
+    kept = zip(points, before, after, strict=False)
+    return CostCurve(tuple(point for point, *beside in kept if beside != [point[1], point[1]]))
+
+
+def rounded(value: float, step: float = 1.04) -> float:
+    """To about 4 %, or another step: powers of it; below a microsecond nothing."""
     if value < 1e-6:
         return 0.0
-    return 1.04 ** round(math.log(value, 1.04))
+    return step ** round(math.log(value, step))
 
 
 @dataclass(slots=True)
@@ -220,11 +237,11 @@ def _pooled(sizes: Sequence[_Size]) -> tuple[tuple[float, float], ...]:
             pool = pools.pop() + pool
         pools.append(pool)
     # flat from the first to the last of a pool; what comes after all of them is told by the slope
-    points = {rows: _mean_s(pool) for pool in pools[:-1] for rows in (pool[0].rows, pool[-1].rows)}
+    points = {rows: pool for pool in pools[:-1] for rows in (pool[0].rows, pool[-1].rows)}
     last = pools[-1]
     passes = sum(size.passes for size in last)
-    points[sum(size.rows * size.passes for size in last) / passes] = _mean_s(last)
-    return tuple(points.items())
+    points[sum(size.rows * size.passes for size in last) / passes] = last
+    return tuple((rows, _mean_s(pool)) for rows, pool in points.items())
 
 
 def _mean_s(pool: Sequence[_Size]) -> float:
@@ -255,6 +272,8 @@ class Experience:
     round_trip_s: LowerQuartile = field(default_factory=LowerQuartile)
     off_tokens: int = 0
     """Committed without drafts since the last probe, by all of them."""
+    last_plans: dict[tuple[bool, bool, int], WindowPlan] = field(default_factory=dict)
+    """The best one found last, by kind of session."""
     _copying: Experience | None = None
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from orchestrator.estimates import CostCurve, rounded
+from orchestrator.estimates import CostCurve, rounded, rounded_curve
 
 LEAST_PASS_S = 1e-5
 BLOCK_OVERHEAD_S = 0.0003
@@ -51,12 +51,12 @@ class Conditions:
     def rounded(self) -> Conditions:
         """These within a few per cent: near enough for the same plan, few enough to remember."""
         return Conditions(
-            acceptance=round(self.acceptance, 2),
-            agreement=round(self.agreement, 2),
+            acceptance=round(50 * self.acceptance) / 50,
+            agreement=round(50 * self.agreement) / 50,
             draft_s=rounded(self.draft_s),
-            round_trip_s=rounded(self.round_trip_s),
+            round_trip_s=rounded(self.round_trip_s, 1.1),
             sessions=self.sessions,
-            cost=self.cost,
+            cost=rounded_curve(self.cost),
             offers=round(self.offers, 2),
         )
 

@@ -66,6 +66,8 @@ class VerifierSide:
         self._lost_worker: VerifierWorker | None = None
         self._reopenings = 0
         self._search: asyncio.Task[None] | None = None
+        self._told: SetSpeculation | None = None
+        """What this worker heard last of how to speculate."""
         self._on_reply = on_reply
         self._on_lost = on_lost
         self._on_found = on_found
@@ -95,6 +97,7 @@ class VerifierSide:
         )
         self._router.served_by(worker, demand)
         self.sends_features = features
+        self._told = None
         self._send(replace(opening(self._worker, self._session.epoch), features=features))
 
     def lost(self) -> None:
@@ -166,7 +169,9 @@ class VerifierSide:
         if plan is not None:
             patience_us = None if plan.patience_s is None else int(plan.patience_s * 1e6)
             told = replace(told, patience_us=patience_us, max_drafts_per_pass=plan.max_judged)
-        self._send(told)
+        if told != self._told:
+            self._told = told
+            self._send(told)
 
     def _send(self, event: VerifierEvent) -> None:
         assert self._worker is not None

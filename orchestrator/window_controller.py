@@ -86,7 +86,7 @@ class WindowController:
             self.plan = NO_SPECULATION
         elif self._is_known(sessions):
             self.plan = NO_SPECULATION  # it has not begun
-            _, self.plan = self._best(self._conditions(sessions))
+            self.plan = self._first_plan(sessions)
         elif sessions > 1:  # passes full of drafts that nobody knows would cost all of them
             self.plan = NO_SPECULATION
 
@@ -161,6 +161,18 @@ class WindowController:
                 self._announce()
         self._has_heard = False
 
+    def _first_plan(self, sessions: int) -> WindowPlan:
+        """What holds until the first verdict: as a rule what the session before ended with, since a
+        search takes a millisecond, for which the first token would wait."""
+        known = self._shared.last_plans.get(self._kind(sessions))
+        if known is None or self._gain(sessions) is not None:
+            return self._best(self._conditions(sessions))[1]
+        return known
+
+    def _kind(self, sessions: int) -> tuple[bool, bool, int]:
+        """Sessions of which each may begin as the last one went on."""
+        return sessions > 1, self._is_deterministic, self._max_window
+
     def _announce(self) -> None:
         """Have the verifier wait after the pass that it has begun, and only then the drafter read
         and draft: the device is then the drafter's alone."""
@@ -228,6 +240,7 @@ class WindowController:
 
     def _decide(self, conditions: Conditions, committed: int) -> None:
         best_rate, best = self._best(conditions)
+        self._shared.last_plans[self._kind(conditions.sessions)] = best
         if best is NO_SPECULATION:
             self.plan = self._without_drafts(conditions, committed)
             return

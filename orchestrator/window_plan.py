@@ -23,6 +23,8 @@ GAIN_BESIDE, GAIN_TO_GO_ON_BESIDE = 1.08, 1.04
 cores a pass took 45 to 48 ms while the drafter was told of every token, and 42 while it was not."""
 FREE_ROWS = 1.02
 """Passes full of drafts that take no longer cost the others nothing."""
+CHEAP_ROWS = 1.1
+"""Rows beyond those that a plan reckons with may lengthen a pass so much."""
 MIN_PROBE_TOKENS = 8
 MAX_PROBE_TOKENS = 512
 PROBE_LENGTH = 2
@@ -76,7 +78,9 @@ def patience(conditions: Conditions, block: int) -> float | None:
     if not conditions.round_trip_s:
         return None
     expected_s = block * conditions.draft_s + conditions.round_trip_s
-    return min(3.0 * expected_s + 0.002, MAX_PATIENCE_S)
+    longest_s = 3.0 * expected_s + 0.002
+    # roughly: the verifier need not hear of each small change
+    return min(2.0 ** math.ceil(math.log2(longest_s)), MAX_PATIENCE_S)
 
 
 @lru_cache(maxsize=4096)
@@ -99,9 +103,14 @@ def best_plan(
             best_rate, best = found, plan
     if not best.window:
         return plain, best
-    # a draft more takes the row of a bonus
-    most = None if rows_are_free else 1 + max(best.num_speculative_tokens, best.ahead)
-    return best_rate, replace(best, max_judged=most)
+    return best_rate, replace(best, max_judged=_most_judged(conditions, best))
+
+
+def _most_judged(conditions: Conditions, plan: WindowPlan) -> int | None:
+    """None where a pass over all of a window takes hardly longer than what was reckoned with."""
+    most = 1 + max(plan.num_speculative_tokens, plan.ahead)  # the last one in place of a bonus
+    longest_s = conditions.pass_s(1 + plan.window)
+    return None if longest_s <= CHEAP_ROWS * conditions.pass_s(most) else most
 
 
 def _plans(conditions: Conditions, most_ahead: int, max_window: int) -> list[WindowPlan]:

@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orchestrator.estimates import (
+    CURVE_STEP,
     KNOWN_TRIALS,
     PASSES_REMEMBERED,
     AcceptanceEstimate,
@@ -18,6 +19,8 @@ from orchestrator.estimates import (
     Experience,
     LowerQuartile,
     PassCost,
+    rounded,
+    rounded_curve,
 )
 from orchestrator.pipeline_rate import (
     BLOCK_OVERHEAD_S,
@@ -430,6 +433,33 @@ def test_one_slow_pass_among_many_of_its_size_says_nothing_of_the_size() -> None
     for seconds in (0.03, 0.03, 0.5, 0.03):
         passes.update(5, seconds, sessions=1)
     assert passes.curve().seconds(5) == 0.03
+
+
+def test_what_plans_are_remembered_by_is_the_same_for_passes_that_take_the_same() -> None:
+    chance, found = random.Random(1), set()
+    pass_s = rounded(0.0305, CURVE_STEP)
+    for _ in range(50):
+        flat = [(rows, pass_s * chance.uniform(0.997, 1.003)) for rows in (1.0, 4.04, 9.3, 17.0)]
+        found.add(rounded_curve(CostCurve(tuple(flat))))
+    assert found == {CostCurve(((1.0, pass_s),))}
+    rising = CostCurve(((1.0, 0.03), (4.0, 0.03), (8.0, 0.03), (16.0, 0.06), (32.0, 0.12)))
+    seen = rounded_curve(rising)
+    assert [rows for rows, _ in seen.points] == [1.0, 8.0, 16.0, 32.0]
+    assert all(
+        seen.seconds(rows) == pytest.approx(rising.seconds(rows), rel=0.006) for rows in range(64)
+    )
+
+
+def test_a_session_begins_with_the_plan_of_the_one_before() -> None:
+    """A search takes a millisecond, for which its first token would wait."""
+    experience = learnt()
+    first = WindowController(experience, max_window=40, start=START)
+    drive(first, 0.8, 60)
+    second = WindowController(experience, max_window=40, start=START)
+    assert second.plan == next(iter(experience.last_plans.values()))
+    assert second.plan.window
+    narrow = WindowController(experience, max_window=4, start=START)
+    assert 0 < narrow.plan.window <= 4
 
 
 def test_a_size_whose_only_pass_was_slow_is_tried_again() -> None:
