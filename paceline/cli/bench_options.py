@@ -48,6 +48,7 @@ class DrafterKind(str, Enum):
 
     NGRAM = "ngram"
     MODEL = "model"
+    CASCADE = "cascade"
 
 
 class Part(str, Enum):

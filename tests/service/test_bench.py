@@ -233,6 +233,7 @@ async def test_quantizations_are_deployments_of_their_own(tiny_dir: MakeDir) -> 
     for drafter, expected in (
         ("ngram", [("none", "none"), ("nf4", "none")]),
         ("model", [("none", "int8"), ("none", "nf4"), ("nf4", "int8"), ("nf4", "nf4")]),
+        ("cascade", [("none", "int8"), ("none", "nf4"), ("nf4", "int8"), ("nf4", "nf4")]),
     ):
         options = LatencyOptions(tiny_pair(tiny_dir, drafter), ("none", "nf4"), ("int8", "nf4"))
         assert options.deployments() == expected
