@@ -35,8 +35,8 @@ class CascadeController:
         copying, drawing = self._copying.plan, self._drawing.plan
         if not copying.window and not drawing.window:
             return drawing
-        if drawing.is_about_to_open:
-            wait_s = drawing.patience_s
+        if drawing.is_about_to_open and copying.patience_s == 0.0:
+            wait_s = drawing.patience_s  # else the verifier has begun no pass, but waits for copies
             return replace(copying, draw_window=0, patience_s=wait_s, is_about_to_open=True)
         if not drawing.window:
             return replace(copying, draw_window=0)
@@ -66,7 +66,7 @@ class CascadeController:
         self._drawing.saw_block(num_tokens=num_tokens, draft_s=draft_s)
 
     def saw_round_trip(self, seconds: float) -> None:
-        """Time on the wire and in queues to both workers and back, at best."""
+        """Time on the wire and in queues to both workers and back."""
         self._drawing.saw_round_trip(seconds)
         self._copying.saw_round_trip(seconds)
 
@@ -87,6 +87,7 @@ class CascadeController:
                 accepted=tried.accepted,
                 committed=committed,
                 sessions=sessions,
+                is_plain=not judged,
             )
 
 

@@ -95,7 +95,8 @@ class LowerQuartile:
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Seconds of a pass by its rows: straight between `points`, which rise in both."""
+    """Seconds of a pass by its rows: straight between `points`, which rise in rows and never fall in
+    seconds."""
 
     points: tuple[tuple[float, float], ...]
     """(rows, seconds), at least one."""
@@ -114,11 +115,13 @@ class CostCurve:
 
 @lru_cache(maxsize=256)
 def rounded_curve(curve: CostCurve) -> CostCurve:
-    """To about 1 %, without points that lie in a flat stretch or end one behind which nothing is:
-    what is seen of a device that takes always the same is the same."""
+    """To about 1 %, without points within a flat stretch: what is seen of a device that takes always
+    the same is the same."""
     points = [(round(rows, 1), rounded(seconds, CURVE_STEP)) for rows, seconds in curve.points]
+    if len({seconds for _, seconds in points}) == 1:
+        return CostCurve(tuple(points[:1]))
     before = [None, *(seconds for _, seconds in points)]
-    after = [*(seconds for _, seconds in points[1:]), points[-1][1]]
+    after = [*(seconds for _, seconds in points[1:]), None]
     kept = zip(points, before, after, strict=False)
     return CostCurve(tuple(point for point, *beside in kept if beside != [point[1], point[1]]))
 

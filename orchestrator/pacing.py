@@ -80,7 +80,7 @@ class Pacing:
         if num_tokens or block.base == block.known_committed:  # else others are on their way
             self._controller.saw_offer(num_tokens=num_tokens, num_copied=len(block.copied))
         if num_tokens and self._told is not None and self._answers(block, self._told):
-            self._to_drafter_s.update(max(now - self._told.at - draft_s, 0.0))
+            _count(self._to_drafter_s, now - self._told.at - draft_s)
         self._last_epoch = block.epoch
         self._kv_length = block.kv_length
         self._is_resting = block.state is not DrafterState.RUNNING
@@ -121,8 +121,7 @@ class Pacing:
         if verdict.num_judged and self._relayed and self._relayed[0].base == verdict.base:
             # the session was ready for the pass when the first of the drafts had come
             waited_s = timings.queue_us / 1e6
-            trip_s = now - self._relayed[0].relayed_at - waited_s - pass_s
-            self._to_verifier_s.update(max(trip_s, 0.0))
+            _count(self._to_verifier_s, now - self._relayed[0].relayed_at - waited_s - pass_s)
         end = verdict.base + verdict.num_judged
         branches = any(block.is_tree and block.base < end for block in self._relayed)
         copied = [i for block in self._relayed for i in block.copied_in(verdict.base, end)]
@@ -171,6 +170,12 @@ class Pacing:
             if not agreed:
                 self._void_epoch = block.epoch
                 self._relayed.clear()
+
+
+def _count(estimate: LowerQuartile, seconds: float) -> None:
+    """Below 0 it is no time: something else was measured."""
+    if seconds >= 0.0:
+        estimate.update(seconds)
 
 
 def _num_tried(verdict: Verdict) -> int:

@@ -68,6 +68,7 @@ class VerifierSide:
         self._search: asyncio.Task[None] | None = None
         self._told: SetSpeculation | None = None
         """What this worker heard last of how to speculate."""
+        self._was_opening = False
         self._on_reply = on_reply
         self._on_lost = on_lost
         self._on_found = on_found
@@ -97,7 +98,7 @@ class VerifierSide:
         )
         self._router.served_by(worker, demand)
         self.sends_features = features
-        self._told = None
+        self._told, self._was_opening = None, False
         self._send(replace(opening(self._worker, self._session.epoch), features=features))
 
     def lost(self) -> None:
@@ -169,8 +170,10 @@ class VerifierSide:
         if plan is not None:
             patience_us = None if plan.patience_s is None else int(plan.patience_s * 1e6)
             told = replace(told, patience_us=patience_us, max_drafts_per_pass=plan.max_judged)
-        if told != self._told:
-            self._told = told
+        # what is about to open, or just has, ends what the verifier knows of the drafter
+        is_opening = plan is not None and plan.is_about_to_open
+        if told != self._told or is_opening or self._was_opening:
+            self._told, self._was_opening = told, is_opening
             self._send(told)
 
     def _send(self, event: VerifierEvent) -> None:

@@ -20,6 +20,7 @@ from orchestrator.window_plan import (
     PROBE_LENGTH,
     WindowPlan,
     best_plan,
+    most_judged,
     patience,
     probe_interval,
     rate,
@@ -82,6 +83,8 @@ class WindowController:
         self._probe = NO_SPECULATION
         self._opening: WindowPlan | None = None
         """What holds from the next verdict on: the verifier has been told to wait for it."""
+        self._is_overtaken = False
+        """Whether the verifier of a pair that takes turns has gone on without the drafts."""
         if in_turns:  # the verifier reads the prompt first
             self.plan = NO_SPECULATION
         elif self._is_known(sessions):
@@ -107,14 +110,14 @@ class WindowController:
         """A block has come from the drafter."""
         if not num_tokens:
             return
-        is_beside = self._in_turns and self._sessions > 1
+        is_beside = self._is_overtaken or (self._in_turns and self._sessions > 1)
         estimate = self._shared.draft_beside_s if is_beside else self._shared.draft_s
         estimate.update(draft_s / num_tokens)
         self._shared.failed_tries = 0
         self.heard()
 
     def saw_round_trip(self, seconds: float) -> None:
-        """Time on the wire and in queues to both workers and back, at best."""
+        """Time on the wire and in queues to both workers and back."""
         self._round_trip_s = seconds
         self._shared.round_trip_s.update(seconds)
 
@@ -140,10 +143,12 @@ class WindowController:
         committed: int,
         sessions: int,
         copied: Collection[int] = (),
+        is_plain: bool | None = None,
     ) -> None:
         """A verdict has come; `plan` is what to go on with.
 
-        Drafts are judged alike, `copied` or not: one source is all that there is.
+        Drafts are judged alike, `copied` or not: one source is all that there is, unless `is_plain`
+        says whether there were none of any source.
         """
         if judged:
             self._has_news = True
@@ -153,8 +158,11 @@ class WindowController:
             self._shared.agreement.cap(self._shared.acceptance.value)
         was_closed = not self.plan.window
         self._sessions = sessions
-        if self._opening is not None:
-            self.plan, self._opening = self._opening, None
+        went_alone = not judged if is_plain is None else is_plain
+        self._is_overtaken = self._in_turns and not was_closed and went_alone
+        opening, self._opening = self._opening, None
+        if opening is not None and self._takes_turns(sessions):
+            self.plan = opening
         else:
             self._plan(committed, sessions)
             if was_closed and self.plan.window and self._takes_turns(sessions):
@@ -162,10 +170,11 @@ class WindowController:
         self._has_heard = False
 
     def _first_plan(self, sessions: int) -> WindowPlan:
-        """What holds until the first verdict: as a rule what the session before ended with, since a
-        search takes a millisecond, for which the first token would wait."""
+        """What holds until the first verdict: with a drafter that pays, and has a device of its own,
+        what the session before found last, since a search takes a millisecond, for which the first
+        token would wait."""
         known = self._shared.last_plans.get(self._kind(sessions))
-        if known is None or self._gain(sessions) is not None:
+        if known is None or not known.window or self._gain(sessions) is not None:
             return self._best(self._conditions(sessions))[1]
         return known
 
@@ -248,9 +257,12 @@ class WindowController:
         is_kept = self.plan.ahead and not self._takes_turns(conditions.sessions)
         if not is_kept or best_rate > GAIN_TO_SWITCH * rate(conditions, self.plan):
             self.plan = best
-        elif self.plan.patience_s != 0.0:  # what it waits for may take longer by now
-            wait_s = patience(conditions, self.plan.num_speculative_tokens)
-            self.plan = replace(self.plan, patience_s=wait_s)
+        else:  # what it waits for may take longer by now, and rows cost more
+            wait_s = self.plan.patience_s
+            if wait_s != 0.0:
+                wait_s = patience(conditions, self.plan.num_speculative_tokens)
+            most = most_judged(conditions, self.plan)
+            self.plan = replace(self.plan, patience_s=wait_s, max_judged=most)
 
     def _best(self, conditions: Conditions) -> tuple[float, WindowPlan]:
         return best_plan(

@@ -151,10 +151,14 @@ def test_that_the_model_is_about_to_draft_is_the_verifiers_to_know() -> None:
     controller._drawing.plan = WindowPlan(1, 0, 0.3, is_about_to_open=True)
     controller._copying.plan = NO_SPECULATION
     assert controller.plan == controller._drawing.plan
-    controller._copying.plan = WindowPlan(4, 12, 0.01, 8, 9)
+    controller._copying.plan = WindowPlan(4, 12, 0.0, 8, 9)
     plan = controller.plan
     assert (plan.window, plan.draw_window, plan.patience_s) == (12, 0, 0.3)
     assert plan.is_about_to_open
+    controller._copying.plan = WindowPlan(4, 12, 0.01, 8, 9)
+    plan = controller.plan
+    assert (plan.window, plan.draw_window, plan.patience_s) == (12, 0, 0.01)
+    assert not plan.is_about_to_open, "it waits for copies, and has begun no pass"
     controller._drawing.plan = WindowPlan(2, 2, 0.05)
     assert not controller.plan.is_about_to_open
 

@@ -124,6 +124,11 @@ async def test_on_one_device_the_verifier_hears_first_that_a_window_opens(
     (advance,) = bench.heard_by(bench.drafter)
     assert isinstance(advance, Advance)
     assert (advance.base, advance.token_ids, advance.window) == (3, (3, 4), 2)
+    (told,) = bench.heard_by(bench.verifiers[0])
+    assert told == SetSpeculation(bench.verifier_id, enabled=True, max_drafts_per_pass=2)
+    bench.draft(5, 6, 7)
+    bench.verdict(5, 6, 7, timings=timings, num_judged=2, accepted_length=2)
+    assert bench.heard_by(bench.verifiers[0])[1:] == [], "nothing has changed"
     relay.close()
 
 

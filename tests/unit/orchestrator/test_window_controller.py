@@ -49,6 +49,7 @@ from orchestrator.window_plan import (
     PROBE_SHARE,
     WindowPlan,
     best_plan,
+    most_judged,
     patience,
     probe_interval,
     rate,
@@ -445,6 +446,8 @@ def test_what_plans_are_remembered_by_is_the_same_for_passes_that_take_the_same(
     rising = CostCurve(((1.0, 0.03), (4.0, 0.03), (8.0, 0.03), (16.0, 0.06), (32.0, 0.12)))
     seen = rounded_curve(rising)
     assert [rows for rows, _ in seen.points] == [1.0, 8.0, 16.0, 32.0]
+    padded = CostCurve(((1.0, 0.03), (2.0, 0.04), (5.0, 0.0401), (9.0, 0.0402)))
+    assert rounded_curve(padded).seconds(40) == pytest.approx(0.04, rel=0.01), "as it was behind 2"
     assert all(
         seen.seconds(rows) == pytest.approx(rising.seconds(rows), rel=0.006) for rows in range(64)
     )
@@ -490,6 +493,50 @@ def test_drafts_are_worth_less_of_a_gain_where_their_rows_cost_nobody_anything()
     assert 1.02 < gain / plain_rate(little) < GAIN_IN_COMPANY
     costly = conditions(0.2, sessions=4, round_trip_s=0.02, cost=cost(per_row_s=0.0005))
     assert best_plan(costly, max_window=40)[1] is NO_SPECULATION
+
+
+def test_a_plan_that_is_kept_judges_what_rows_cost_by_now() -> None:
+    experience = learnt()
+    controller = WindowController(experience, max_window=40, start=START)
+    drive(controller, 0.9, 40)
+    kept = controller.plan
+    assert kept.ahead
+    assert kept.max_judged is None, "rows cost nothing so far"
+    dear = conditions(0.9, round_trip_s=0.001, cost=cost(per_row_s=0.0002))
+    controller._decide(dear, 1)
+    plan = controller.plan
+    assert (plan.num_speculative_tokens, plan.ahead) == (kept.num_speculative_tokens, kept.ahead)
+    assert plan.max_judged == most_judged(dear, plan)
+    assert plan.max_judged is not None
+
+
+def test_a_block_is_timed_as_drafted_alone_unless_the_verifier_went_on_without_it() -> None:
+    """What is read before the first one may outlast the wait."""
+    experience = learnt()
+    controller = WindowController(experience, max_window=40, start=START, in_turns=True)
+    told: dict[str, int] = {"judged": 0, "accepted": 0, "committed": 1, "sessions": 1}
+    for _ in range(2):
+        controller.saw_verdict(**told)
+    assert controller.plan.window
+    controller.saw_verdict(**told)
+    controller.saw_block(num_tokens=2, draft_s=0.032)
+    assert (experience.draft_s.value, experience.draft_beside_s.value) == (None, 0.016)
+    controller.saw_verdict(judged=2, accepted=1, committed=2, sessions=1)
+    controller.saw_block(num_tokens=2, draft_s=0.010)
+    controller.saw_verdict(**told, is_plain=False)
+    controller.saw_block(num_tokens=2, draft_s=0.010)
+    assert experience.draft_s.value == 0.005
+    assert experience.draft_s.num_samples == 2
+
+
+def test_company_that_comes_meanwhile_leaves_an_announcement_without_object() -> None:
+    experience = learnt()
+    controller = WindowController(experience, max_window=40, start=START, in_turns=True)
+    controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
+    assert controller.plan.is_about_to_open
+    controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=2)
+    assert not controller.plan.is_about_to_open
+    assert controller.plan.patience_s == 0.0, "nobody waits in company for a pair that nobody knows"
 
 
 def test_a_pass_judges_no_more_than_the_plan_pays_for() -> None:
