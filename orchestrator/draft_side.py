@@ -200,8 +200,9 @@ class DraftSide:
         return Advance(self._worker.session_id, epoch, base - len(untold), (*untold, *token_ids))
 
     def is_old_news(self, block: DraftBlock) -> bool:
-        """Whether a block says only that there is nothing to propose, and the verifier need not hear
-        it: it waits for none and has heard so before, or is told to wait for what comes next. A
+        """Whether a block says only that there is nothing to propose, and need not be passed on.
+
+        The verifier waits for none and has heard so before, or is to wait for what comes next; a
         message a token would take a core from it where they share them.
         """
         is_nothing = not block.token_ids and block.state is DrafterState.PAUSED

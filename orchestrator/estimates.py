@@ -95,8 +95,8 @@ class LowerQuartile:
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Seconds of a pass by its rows: straight between `points`, which rise in rows and never fall in
-    seconds."""
+    """Seconds of a pass by its rows: straight between `points`, whose rows rise and whose seconds
+    never fall."""
 
     points: tuple[tuple[float, float], ...]
     """(rows, seconds), at least one."""
@@ -115,8 +115,8 @@ class CostCurve:
 
 @lru_cache(maxsize=256)
 def rounded_curve(curve: CostCurve) -> CostCurve:
-    """To about 1 %, without points within a flat stretch: what is seen of a device that takes always
-    the same is the same."""
+    """To about 1 %, without points within a flat stretch: what is seen of a device that is the same
+    stays the same."""
     points = [(round(rows, 1), rounded(seconds, CURVE_STEP)) for rows, seconds in curve.points]
     if len({seconds for _, seconds in points}) == 1:
         return CostCurve(tuple(points[:1]))

@@ -161,18 +161,18 @@ class WindowController:
         went_alone = not judged if is_plain is None else is_plain
         self._is_overtaken = self._in_turns and not was_closed and went_alone
         opening, self._opening = self._opening, None
-        if opening is not None and self._takes_turns(sessions):
-            self.plan = opening
-        else:
+        if opening is not None:
+            self.plan = opening if self._takes_turns(sessions) else NO_SPECULATION
+        if opening is None or not self.plan.window:
             self._plan(committed, sessions)
             if was_closed and self.plan.window and self._takes_turns(sessions):
                 self._announce()
         self._has_heard = False
 
     def _first_plan(self, sessions: int) -> WindowPlan:
-        """What holds until the first verdict: with a drafter that pays, and has a device of its own,
-        what the session before found last, since a search takes a millisecond, for which the first
-        token would wait."""
+        """What holds until the first verdict: where drafts pay, and the drafter has a device of its
+        own, what the session before found last, since a search takes a millisecond, for which the
+        first token would wait."""
         known = self._shared.last_plans.get(self._kind(sessions))
         if known is None or not known.window or self._gain(sessions) is not None:
             return self._best(self._conditions(sessions))[1]

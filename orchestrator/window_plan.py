@@ -107,8 +107,8 @@ def best_plan(
 
 
 def most_judged(conditions: Conditions, plan: WindowPlan) -> int | None:
-    """By one pass: as many as the plan's rate reckons with. None, all of them, where a pass over all
-    of a window takes hardly longer."""
+    """By one pass: as many as the plan's rate reckons with. None, all of them, where a pass over a
+    whole window takes hardly longer."""
     most = 1 + max(plan.num_speculative_tokens, plan.ahead)  # the last one in place of a bonus
     longest_s = conditions.pass_s(1 + plan.window)
     return None if longest_s <= CHEAP_ROWS * conditions.pass_s(most) else most

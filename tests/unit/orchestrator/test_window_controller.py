@@ -502,7 +502,7 @@ def test_a_plan_that_is_kept_judges_what_rows_cost_by_now() -> None:
     kept = controller.plan
     assert kept.ahead
     assert kept.max_judged is None, "rows cost nothing so far"
-    dear = conditions(0.9, round_trip_s=0.001, cost=cost(per_row_s=0.0002))
+    dear = conditions(0.9, round_trip_s=0.001, cost=cost(per_row_s=0.0004))
     controller._decide(dear, 1)
     plan = controller.plan
     assert (plan.num_speculative_tokens, plan.ahead) == (kept.num_speculative_tokens, kept.ahead)
