@@ -235,7 +235,7 @@ class DraftSide:
         if is_closed and features is None and len(advance.token_ids) < MAX_UNTOLD:
             self._untold = advance.token_ids
             return has_changed
-        if has_changed:
+        if plan.drafting != before.drafting:
             advance = self._with_plan(advance)
         self._pacing.advanced(len(self._session.tokens), now)
         self._send(advance)
@@ -258,13 +258,13 @@ class DraftSide:
     def _with_plan(self, advance: Advance) -> Advance:
         if self._pacing is None:
             return advance
-        plan = self._pacing.plan
+        window, block, draw_window, num_drawn = self._pacing.plan.drafting
         return replace(
             advance,
-            window=plan.window,
-            num_speculative_tokens=plan.num_speculative_tokens,
-            draw_window=plan.draw_window,
-            num_drawn_tokens=plan.num_drawn_tokens,
+            window=window,
+            num_speculative_tokens=block,
+            draw_window=draw_window,
+            num_drawn_tokens=num_drawn,
         )
 
     def _send(self, event: DrafterEvent) -> None:

@@ -61,6 +61,12 @@ class WindowPlan:
     num_drawn_tokens: int | None = None
     is_about_to_open: bool = False
 
+    @property
+    def drafting(self) -> tuple[int, int, int | None, int | None]:
+        """The drafter's part: window and block length, and those of what a model draws."""
+        own = self.window, self.num_speculative_tokens
+        return *own, self.draw_window, self.num_drawn_tokens
+
 
 NO_SPECULATION = WindowPlan(1, 0, 0.0)
 
