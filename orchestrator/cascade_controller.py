@@ -48,7 +48,7 @@ class CascadeController:
             max(copying.window, drawing.window),
             drawing.patience_s,
             drawing.ahead,
-            _most_judged(block, copying, drawing),
+            _judged_of_both(block, copying, drawing),
             draw_window=drawing.window,
             num_drawn_tokens=drawing.num_speculative_tokens,
         )
@@ -91,8 +91,8 @@ class CascadeController:
             )
 
 
-def _most_judged(block: int, *plans: WindowPlan) -> int | None:
-    """By one pass, of blocks of both sources."""
+def _judged_of_both(block: int, *plans: WindowPlan) -> int | None:
+    """The most that one pass judges, of blocks of both sources."""
     most = [plan.max_judged for plan in plans if plan.window]
     return max(block, *(each or 0 for each in most)) if None not in most else None
 

@@ -25,6 +25,7 @@ MEMORY_OFFERS = 6.0
 SAME_COST = 0.02
 """A pass time that changes by less is the same: plans made for it stay good."""
 CURVE_STEP = 1.01
+"""Between two pass times that plans tell apart."""
 MEMORY_PASSES = 9
 """Of a size, by which its time is known."""
 COPY_S = 0.0001
