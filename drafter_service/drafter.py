@@ -20,7 +20,7 @@ class ProposeRequest:
 
     A limit of 0 asks to get ready only: to prefill the prompt. The first `num_committed` tokens
     are final. Of a drafter that copies, too, the model is not asked beyond `draw_window` tokens
-    behind them.
+    behind them. `wants_confidence` asks a model how sure it was.
     """
 
     key: SessionKey
@@ -30,6 +30,7 @@ class ProposeRequest:
     limit: int
     num_committed: int = 0
     draw_window: int | None = None
+    wants_confidence: bool = False
 
     @property
     def may_draw(self) -> bool:
@@ -49,7 +50,8 @@ class Proposal:
     drafted for. `num_read`: tokens of the sequence that a model read for it. `ends_block`: nothing
     behind the last draw is worth drafting until that is final, which follows from the tokens before
     that draw and never from the draw itself. With a `tree` the draws are its nodes, which branch.
-    `is_copied` where a drafter that draws from a model as well has copied them.
+    `is_copied` where a drafter that draws from a model as well has copied them. `confidence`: the
+    largest probability of the law that a model drew its one token from, where that was asked.
     """
 
     draws: Sequence[Draw] = ()
@@ -60,6 +62,7 @@ class Proposal:
     ends_block: bool = False
     tree: TreeShape | None = None
     is_copied: bool = False
+    confidence: float | None = None
 
 
 @runtime_checkable

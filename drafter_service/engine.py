@@ -191,7 +191,13 @@ class DrafterEngine:
             )
         if proposal.error is not None:
             return [self._fail(session.key, proposal.error)]
-        session.add(proposal.draws, seconds, proposal.tree, is_copied=proposal.is_copied)
+        session.add(
+            proposal.draws,
+            seconds,
+            proposal.tree,
+            is_copied=proposal.is_copied,
+            confidence=proposal.confidence,
+        )
         found_nothing = not proposal.draws and not proposal.is_pending
         return self._take_block(
             session,

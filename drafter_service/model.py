@@ -222,11 +222,14 @@ class ModelDrafter:
             self._failed(draw) if isinstance(draw, PacelineError) else Proposal([draw])
             for draw in draws
         ]
-        if self._min_confidence:
-            sure = [found >= self._min_confidence for found in confidences(logits)]
+        if self._min_confidence or any(request.wants_confidence for request in requests):
             proposals = [
-                proposal if is_sure else replace(proposal, ends_block=bool(proposal.draws))
-                for proposal, is_sure in zip(proposals, sure, strict=True)
+                replace(
+                    proposal,
+                    confidence=found,
+                    ends_block=bool(proposal.draws) and found < self._min_confidence,
+                )
+                for proposal, found in zip(proposals, confidences(logits), strict=True)
             ]
         return [
             Proposal() if mask is not None and not mask.any() else proposal

@@ -51,6 +51,9 @@ class DraftSession:
         self._block_length = opening.num_speculative_tokens
         self._draw_window: int | None = None
         self._num_drawn = opening.num_speculative_tokens
+        self._min_confidence = 0.0
+        self._confidence = 1.0
+        """That all which the model drew for the block is right, as far as it can tell."""
         self.is_active = True
         """Whether the session wants to be asked for more; the next advance reawakens it."""
         self._sent = self.committed
@@ -112,6 +115,7 @@ class DraftSession:
             self._draft_s *= kept / max(self._num_timed, 1)
             self._num_timed = kept
             self._unsent = self._unsent[len(self._unsent) - num_unsent :]
+            self._confidence = 1.0
             unsent = range(self._sent, len(self.tokens))
             self._copied = {position for position in self._copied if position in unsent}
         self.is_active = (
@@ -135,6 +139,12 @@ class DraftSession:
             self._draw_window = event.draw_window
         if event.num_drawn_tokens is not None:
             self._num_drawn = _at_least_one(event, "num_drawn_tokens")
+        if event.min_confidence is not None:
+            if not 0.0 <= event.min_confidence <= 1.0:
+                raise InvalidArgumentError(
+                    "min_confidence", f"{event.min_confidence} is outside 0 to 1"
+                )
+            self._min_confidence = event.min_confidence
 
     def _check_ids(self, token_ids: Sequence[int]) -> None:
         vocab_size = self.opening.vocab_size
@@ -163,6 +173,7 @@ class DraftSession:
             limit,
             self.committed,
             self._draw_window,
+            wants_confidence=self._min_confidence > 0.0,
         )
 
     def _room(self) -> int:
@@ -176,12 +187,15 @@ class DraftSession:
         tree: TreeShape | None = None,
         *,
         is_copied: bool = False,
+        confidence: float | None = None,
     ) -> None:
         """Append drawn tokens; the block that they fill is taken by `take_block`.
 
         `seconds` is None where the time was not that of drawing alone; for tokens that are copied
-        where a model draws others it does not count.
+        where a model draws others it does not count. `confidence` is the model's.
         """
+        if confidence is not None and draws:
+            self._confidence *= confidence
         trunk = len(draws) if tree is None else tree.trunk
         if is_copied:
             self._copied.update(range(len(self.tokens), len(self.tokens) + trunk))
@@ -210,6 +224,7 @@ class DraftSession:
         A drafter that has ended, or waits for room (`is_waiting`), says so once and not at every
         advance: the verifier then decodes by itself, without a round trip a token.
         """
+        ends = ends or (bool(self._unsent) and self._confidence < self._min_confidence)
         rests = ends or self.branches is not None
         has_room = self._room() > 0 and not found_nothing and not rests
         if ends:
@@ -225,7 +240,7 @@ class DraftSession:
             draws = [*draws, *self.branches.draws]
         num_drawn = len(draws) - len(copied)
         seconds = self._draft_s * num_drawn / self._num_timed if self._num_timed else 0.0
-        self._draft_s, self._num_timed = 0.0, 0
+        self._draft_s, self._num_timed, self._confidence = 0.0, 0, 1.0
         self.is_active = has_room
         state = DrafterState.ENDED if is_waiting else self._state()
         if state is DrafterState.ENDED and self._has_told_end and not draws:

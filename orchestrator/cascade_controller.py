@@ -51,6 +51,7 @@ class CascadeController:
             _judged_of_both(block, copying, drawing),
             draw_window=drawing.window,
             num_drawn_tokens=drawing.num_speculative_tokens,
+            min_confidence=drawing.min_confidence,
         )
 
     def saw_offer(self, *, num_tokens: int, num_copied: int) -> None:

@@ -258,13 +258,14 @@ class DraftSide:
     def _with_plan(self, advance: Advance) -> Advance:
         if self._pacing is None:
             return advance
-        window, block, draw_window, num_drawn = self._pacing.plan.drafting
+        window, block, draw_window, num_drawn, min_confidence = self._pacing.plan.drafting
         return replace(
             advance,
             window=window,
             num_speculative_tokens=block,
             draw_window=draw_window,
             num_drawn_tokens=num_drawn,
+            min_confidence=min_confidence,
         )
 
     def _send(self, event: DrafterEvent) -> None:

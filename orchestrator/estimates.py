@@ -61,6 +61,12 @@ class AcceptanceEstimate:
         """How many it rests on, older ones counting less."""
         return self._trials
 
+    @property
+    def standard_error(self) -> float:
+        """Of `value`."""
+        value = self.value
+        return math.sqrt(max(value * (1.0 - value), 0.0) / self._trials)
+
     def cap(self, value: float) -> None:
         """It cannot be more than this; what is seen later may raise it again."""
         self._successes = min(self._successes, value * self._trials)

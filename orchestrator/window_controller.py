@@ -18,6 +18,8 @@ from orchestrator.window_plan import (
     MAX_PROBE_TOKENS,
     NO_SPECULATION,
     PROBE_LENGTH,
+    PROBE_SHARE,
+    PROBE_SHARE_IN_HOPE,
     WindowPlan,
     best_plan,
     most_judged,
@@ -74,6 +76,10 @@ class WindowController:
         self._offers = AcceptanceEstimate.beginning_with(
             experience.offers, memory_trials=MEMORY_OFFERS
         )
+        self._stretches = AcceptanceEstimate()
+        """Of blocks longer than usual, because the drafter was sure, whether all that is usual and
+        more was accepted."""
+        self._num_drafted = 0
         self._round_trip_s: float | None = None
         self._sessions = sessions
         self._off_tokens = 0
@@ -110,6 +116,7 @@ class WindowController:
         """A block has come from the drafter."""
         if not num_tokens:
             return
+        self._num_drafted = num_tokens
         is_beside = self._is_overtaken or (self._in_turns and self._sessions > 1)
         estimate = self._shared.draft_beside_s if is_beside else self._shared.draft_s
         estimate.update(draft_s / num_tokens)
@@ -150,6 +157,10 @@ class WindowController:
         Drafts are judged alike, `copied` or not: one source is all that there is, unless `is_plain`
         says whether there were none of any source.
         """
+        usual = self.plan.usual_block
+        if judged and usual is not None and self._num_drafted > usual:
+            self._stretches.update(judged=1, accepted=int(accepted > usual))
+        self._num_drafted = 0
         if judged:
             self._has_news = True
             self._acceptance.update(judged=judged, accepted=accepted)
@@ -270,7 +281,13 @@ class WindowController:
             max_window=self._max_window,
             in_turns=self._takes_turns(conditions.sessions),
             gain=self._gain(conditions.sessions),
+            by_confidence=self._is_sure_with_reason(conditions),
         )
+
+    def _is_sure_with_reason(self, conditions: Conditions) -> bool:
+        """Whether longer blocks of a drafter that was sure pay: its confidence may mean nothing."""
+        lost = conditions.draft_s / conditions.pass_s(1)  # in tokens, by a draft that is wrong
+        return self._stretches.value > lost
 
     def _gain(self, sessions: int) -> float | None:
         """What drafts must gain where both workers share a device and the session is alone."""
@@ -282,6 +299,13 @@ class WindowController:
             else (GAIN_BESIDE, GAIN_TO_GO_ON_BESIDE)
         )
         return go_on if self.plan.window and self.plan is not self._probe else begin
+
+    def _may_pay(self, conditions: Conditions) -> bool:
+        """Whether drafts would, were they better than they seem by a standard error."""
+        hoped = min(conditions.acceptance + self._acceptance.standard_error, 0.999)
+        return self._best(replace(conditions, acceptance=hoped, agreement=hoped).rounded())[
+            1
+        ] is not (NO_SPECULATION)
 
     def _takes_turns(self, sessions: int) -> bool:
         """In company the device is busy with the others anyway, and each pass takes what it does
@@ -304,7 +328,12 @@ class WindowController:
                 return self.plan
             self._off_tokens = 0
             return NO_SPECULATION
-        is_due = self._off_tokens >= probe_interval(conditions, in_turns=self._in_turns)
+        may_pay = takes_turns and self._may_pay(conditions)
+        is_due = self._off_tokens >= probe_interval(
+            conditions,
+            in_turns=self._in_turns,
+            share=PROBE_SHARE_IN_HOPE if may_pay else PROBE_SHARE,
+        )
         if not is_due and self._shared.off_tokens < MAX_PROBE_TOKENS:
             return NO_SPECULATION
         self._shared.off_tokens = 0

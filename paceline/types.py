@@ -130,6 +130,8 @@ class Advance:
     `window` and `num_speculative_tokens` hold from now on; None leaves them as they are, and a
     window of 0 drafts nothing until it is opened again. Where one drafter copies and draws from a
     model (`cascade`), `draw_window` and `num_drawn_tokens` say the same of what is drawn.
+    A block ends behind the token before which a model held all that it drew for the block likely
+    with a probability below `min_confidence`.
     """
 
     session_id: SessionId
@@ -140,6 +142,7 @@ class Advance:
     num_speculative_tokens: int | None = None
     draw_window: int | None = None
     num_drawn_tokens: int | None = None
+    min_confidence: float | None = None
     features: Features | None = None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from paceline.errors import InvalidArgumentError
 from paceline.rpc.codec.blocks import decode_block, encode_block
 from paceline.rpc.codec.features import decode_features, encode_features
@@ -40,6 +42,7 @@ def encode_drafter_event(event: DrafterEvent) -> drafter_pb2.DrafterEvent:
                     num_speculative_tokens=event.num_speculative_tokens,
                     draw_window=event.draw_window,
                     num_drawn_tokens=event.num_drawn_tokens,
+                    min_confidence=event.min_confidence,
                     features=encode_features(event.features),
                 )
             )
@@ -65,6 +68,7 @@ def decode_drafter_event(message: drafter_pb2.DrafterEvent) -> DrafterEvent:
                 num_speculative_tokens=_optional(advance, "num_speculative_tokens"),
                 draw_window=_optional(advance, "draw_window"),
                 num_drawn_tokens=_optional(advance, "num_drawn_tokens"),
+                min_confidence=_optional(advance, "min_confidence"),
                 features=decode_features(advance.features)
                 if advance.HasField("features")
                 else None,
@@ -75,7 +79,7 @@ def decode_drafter_event(message: drafter_pb2.DrafterEvent) -> DrafterEvent:
             raise InvalidArgumentError("event", "not set, or of an unknown kind")
 
 
-def _optional(advance: drafter_pb2.Advance, field: str) -> int | None:
+def _optional(advance: drafter_pb2.Advance, field: str) -> Any:
     return getattr(advance, field) if advance.HasField(field) else None
 
 

@@ -214,6 +214,8 @@ def test_a_shorter_block_sends_what_is_drawn_and_goes_on() -> None:
         {"num_speculative_tokens": 0},
         {"draw_window": -1},
         {"num_drawn_tokens": 0},
+        {"min_confidence": 1.5},
+        {"min_confidence": float("nan")},
     ],
     ids=str,
 )
