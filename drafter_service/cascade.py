@@ -8,22 +8,15 @@ on a draw there, so each is a valid draft law given its prefix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from drafter_service.copying import Copying
 from drafter_service.drafter import Drafter, Proposal, ProposeRequest, WarmsUp
-from drafter_service.evidence import Evidence
 from drafter_service.ngram_index import NgramIndex
-from drafter_service.ngram_reader import NgramReader, end_ids, has_ended
+from drafter_service.ngram_reader import NgramReader, has_ended
 from paceline.config import CascadeConfig
 from paceline.runtime.engine_thread import SessionKey
-from paceline.sampling.draw import Draw
 from paceline.types import OpenSession, WorkerInfo
-
-
-@dataclass(frozen=True, slots=True)
-class _Session:
-    evidence: Evidence
-    ends: frozenset[int]
 
 
 class CascadeDrafter:
@@ -36,7 +29,7 @@ class CascadeDrafter:
         self._reader = reader
         self._model = model
         self._margin = config.margin
-        self._sessions: dict[SessionKey, _Session] = {}
+        self._copying: dict[SessionKey, Copying] = {}
         self._counters = dict.fromkeys(("copied_tokens", "drawn_tokens"), 0)
 
     def warm_up(self) -> None:
@@ -46,8 +39,7 @@ class CascadeDrafter:
     def reserve(self, key: SessionKey, opening: OpenSession) -> None:
         self._model.reserve(key, opening)
         self._reader.open(key, opening)
-        evidence = Evidence(len(opening.token_ids), opening.window)
-        self._sessions[key] = _Session(evidence, end_ids(opening))
+        self._copying[key] = Copying.of(opening)
 
     def propose(self, requests: Sequence[ProposeRequest]) -> list[Proposal]:
         self._reader.share()
@@ -68,10 +60,10 @@ class CascadeDrafter:
             return Proposal()
         if index is None:
             return Proposal(is_pending=True, is_copied=True)  # the model has no part in that time
-        draws = self._copied(request, index, at_any_rate=not has_model)
-        if not draws and has_model and request.may_draw:
-            return None
-        return Proposal(draws, is_copied=True)
+        copied = self._copied(request, index, margin=self._margin if has_model else None)
+        if not copied.draws and has_model and request.may_draw:
+            return Proposal(ends_block=True) if request.is_unsure else None
+        return copied
 
     def _has_model(self, request: ProposeRequest) -> bool:
         """Whether the model takes part: it is wanted, and its context has room."""
@@ -79,24 +71,12 @@ class CascadeDrafter:
         return request.draw_window != 0 and (not limit or len(request.token_ids) < limit)
 
     def _copied(
-        self, request: ProposeRequest, index: NgramIndex, *, at_any_rate: bool
-    ) -> list[Draw]:
-        """Tokens that the index expects, while that is better than drawing them, or in any case."""
-        session = self._sessions[request.key]
-        draws: list[Draw] = []
-        while len(draws) < request.limit:
-            estimates = session.evidence.at_end(index)
-            guess = index.guesses[-1]
-            if guess is None:
-                break
-            if not (at_any_rate or estimates.prefer_copy(guess.size, self._margin)):
-                break
-            index.append(guess.token_id)
-            draws.append(Draw(guess.token_id, None))
-            if guess.token_id in session.ends:
-                break
-        self._counters["copied_tokens"] += len(draws)
-        return draws
+        self, request: ProposeRequest, index: NgramIndex, *, margin: float | None
+    ) -> Proposal:
+        """Tokens that the index expects, with a margin only while that is better than drawing."""
+        proposal = self._copying[request.key].run(request, index, margin=margin)
+        self._counters["copied_tokens"] += len(proposal.draws)
+        return replace(proposal, is_copied=True)
 
     def _take(
         self, request: ProposeRequest, index: NgramIndex | None, proposal: Proposal
@@ -106,9 +86,9 @@ class CascadeDrafter:
         Room is a matter of timing, so a reproducible session goes without.
         """
         if proposal.is_waiting and index is not None and not request.opening.reproducible:
-            copied = self._copied(request, index, at_any_rate=True)
-            return Proposal(copied, is_copied=True) if copied else proposal
-        evidence = self._sessions[request.key].evidence
+            copied = self._copied(request, index, margin=None)
+            return copied if copied.draws else proposal
+        evidence = self._copying[request.key].evidence
         for position, draw in enumerate(proposal.draws, start=len(request.token_ids)):
             evidence.drew(position, draw.token_id)
         self._counters["drawn_tokens"] += len(proposal.draws)
@@ -117,12 +97,12 @@ class CascadeDrafter:
     def rollback(self, key: SessionKey, length: int) -> None:
         self._model.rollback(key, length)
         self._reader.rollback(key, length)
-        self._sessions[key].evidence.rollback(length)
+        self._copying[key].evidence.rollback(length)
 
     def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
         self._model.release(key, committed)
         self._reader.close(key, committed)
-        self._sessions.pop(key, None)
+        self._copying.pop(key, None)
 
     def kv_length(self, key: SessionKey) -> int:
         return self._model.kv_length(key)

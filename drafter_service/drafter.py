@@ -20,7 +20,9 @@ class ProposeRequest:
 
     A limit of 0 asks to get ready only: to prefill the prompt. The first `num_committed` tokens
     are final. Of a drafter that copies, too, the model is not asked beyond `draw_window` tokens
-    behind them. `wants_confidence` asks a model how sure it was.
+    behind them. `confidence` is the probability, as far as the drafter can tell, that all before is
+    right; nothing is drawn where it is below `min_confidence`, nor copied where it is below
+    `min_copy_confidence`, and the block ends.
     """
 
     key: SessionKey
@@ -30,7 +32,14 @@ class ProposeRequest:
     limit: int
     num_committed: int = 0
     draw_window: int | None = None
-    wants_confidence: bool = False
+    confidence: float = 1.0
+    min_confidence: float = 0.0
+    min_copy_confidence: float = 0.0
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether a model's draft is not worth its time behind those that there are."""
+        return self.confidence < self.min_confidence
 
     @property
     def may_draw(self) -> bool:
@@ -50,8 +59,8 @@ class Proposal:
     drafted for. `num_read`: tokens of the sequence that a model read for it. `ends_block`: nothing
     behind the last draw is worth drafting until that is final, which follows from the tokens before
     that draw and never from the draw itself. With a `tree` the draws are its nodes, which branch.
-    `is_copied` where a drafter that draws from a model as well has copied them. `confidence`: the
-    largest probability of the law that a model drew its one token from, where that was asked.
+    `is_copied` where a drafter that draws from a model as well has copied them. `confidences`: how
+    likely each draw was to be right before it was drawn, or none where that was not asked.
     """
 
     draws: Sequence[Draw] = ()
@@ -62,7 +71,7 @@ class Proposal:
     ends_block: bool = False
     tree: TreeShape | None = None
     is_copied: bool = False
-    confidence: float | None = None
+    confidences: Sequence[float] = ()
 
 
 @runtime_checkable

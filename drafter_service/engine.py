@@ -196,7 +196,7 @@ class DrafterEngine:
             seconds,
             proposal.tree,
             is_copied=proposal.is_copied,
-            confidence=proposal.confidence,
+            confidences=proposal.confidences,
         )
         found_nothing = not proposal.draws and not proposal.is_pending
         return self._take_block(

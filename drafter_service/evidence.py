@@ -62,8 +62,9 @@ class Estimates:
 class Evidence:
     """The estimates of one session, from its output tokens in order.
 
-    A token counts at positions a window behind it: whether it is known to be final before is a
-    matter of timing, which must not shape reproducible output.
+    A token counts once it is final, where that is told, or else at positions a window behind it:
+    whether it is known to be final before is a matter of timing, which must not shape reproducible
+    output.
     """
 
     def __init__(self, start: int, window: int) -> None:
@@ -82,12 +83,12 @@ class Evidence:
         """Drafts behind `length` followed a wrong token; the one there followed right ones."""
         self._drawn = {p: token for p, token in self._drawn.items() if p <= length}
 
-    def at_end(self, index: NgramIndex) -> Estimates:
+    def at_end(self, index: NgramIndex, num_final: int | None = None) -> Estimates:
         """The estimates by which the next token's source is chosen.
 
-        Tokens that are a window old must be final.
+        Tokens that are a window old must be final. `num_final` never falls.
         """
-        until = len(index.tokens) - self._window
+        until = len(index.tokens) - self._window if num_final is None else num_final
         while self._next < until:
             self._states.append(self._states[-1].after(self._outcomes(index, self._next)))
             self._next += 1

@@ -44,7 +44,7 @@ class ModelDrafter:
     A session without room in the pool waits; meanwhile its proposals are empty, so that the
     verifier decodes without it. `columns` are those of the runner's logits, where they are not all
     ids of the vocabulary. A block ends with a token before which the model's confidence was below
-    `min_confidence`.
+    `min_confidence`, or that in all of its drafts below the request's.
     """
 
     def __init__(
@@ -222,19 +222,24 @@ class ModelDrafter:
             self._failed(draw) if isinstance(draw, PacelineError) else Proposal([draw])
             for draw in draws
         ]
-        if self._min_confidence or any(request.wants_confidence for request in requests):
+        if self._min_confidence or any(request.min_confidence for request in requests):
             proposals = [
-                replace(
-                    proposal,
-                    confidence=found,
-                    ends_block=bool(proposal.draws) and found < self._min_confidence,
-                )
-                for proposal, found in zip(proposals, confidences(logits), strict=True)
+                self._with_confidence(*each)
+                for each in zip(requests, proposals, confidences(logits), strict=True)
             ]
         return [
             Proposal() if mask is not None and not mask.any() else proposal
             for mask, proposal in zip(masks, proposals, strict=True)
         ]
+
+    def _with_confidence(
+        self, request: ProposeRequest, proposal: Proposal, found: float
+    ) -> Proposal:
+        if not proposal.draws:
+            return proposal
+        is_unsure = request.confidence * found < request.min_confidence
+        ends_block = is_unsure or found < self._min_confidence
+        return replace(proposal, confidences=(found,), ends_block=ends_block)
 
     def _failed(self, error: PacelineError) -> Proposal:
         if self._columns is not None and isinstance(error, InvalidArgumentError):

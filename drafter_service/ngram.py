@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from drafter_service.copying import Copying
 from drafter_service.corpus import Corpus
 from drafter_service.drafter import Proposal, ProposeRequest
 from drafter_service.ngram_index import Match
-from drafter_service.ngram_reader import NgramReader, end_ids, has_ended
+from drafter_service.ngram_reader import NgramReader
 from paceline.config import NgramConfig
 from paceline.runtime.engine_thread import SessionKey
-from paceline.sampling.draw import Draw
 from paceline.types import OpenSession, WorkerInfo
 
 NGRAM_INFO = WorkerInfo(
@@ -39,9 +39,11 @@ class NgramDrafter:
     ) -> None:
         self._reader = NgramReader(config, corpus)
         self._info = info
+        self._copying: dict[SessionKey, Copying] = {}
 
     def reserve(self, key: SessionKey, opening: OpenSession) -> None:
         self._reader.open(key, opening)
+        self._copying[key] = Copying.of(opening)
 
     def propose(self, requests: Sequence[ProposeRequest]) -> list[Proposal]:
         self._reader.share()
@@ -51,14 +53,7 @@ class NgramDrafter:
         index = self._reader.read(request)
         if index is None:
             return Proposal(is_pending=True)
-        draws: list[Draw] = []
-        ends = end_ids(request.opening)
-        ended = has_ended(request)
-        while not ended and len(draws) < request.limit and (guess := index.guesses[-1]):
-            draws.append(Draw(guess.token_id, None))
-            index.append(guess.token_id)
-            ended = guess.token_id in ends
-        return Proposal(draws)
+        return self._copying[request.key].run(request, index)
 
     def candidates(self, request: ProposeRequest) -> Match | None:
         """All that may come next by the longest match, the likeliest first; None if none is.
@@ -70,9 +65,11 @@ class NgramDrafter:
 
     def rollback(self, key: SessionKey, length: int) -> None:
         self._reader.rollback(key, length)
+        self._copying[key].evidence.rollback(length)
 
     def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
         self._reader.close(key, committed)
+        self._copying.pop(key, None)
 
     def kv_length(self, key: SessionKey) -> int:
         return 0

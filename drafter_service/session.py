@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from drafter_service.draft_plan import DraftPlan
 from drafter_service.drafter import ProposeRequest
 from paceline.errors import InvalidArgumentError
 from paceline.runtime.engine_thread import SessionKey
@@ -47,13 +49,9 @@ class DraftSession:
         self.tokens = list(opening.token_ids)
         self.committed = len(self.tokens)
         self.epoch = opening.epoch
-        self._window = opening.window
-        self._block_length = opening.num_speculative_tokens
-        self._draw_window: int | None = None
-        self._num_drawn = opening.num_speculative_tokens
-        self._min_confidence = 0.0
-        self._confidence = 1.0
-        """That all which the model drew for the block is right, as far as it can tell."""
+        self._plan = DraftPlan.of(opening)
+        self._confidences: list[float] = []
+        """Of the tokens that are not final, how likely each was to be right."""
         self.is_active = True
         """Whether the session wants to be asked for more; the next advance reawakens it."""
         self._sent = self.committed
@@ -87,7 +85,7 @@ class DraftSession:
         self._check_ids(event.token_ids)
         if event.token_ids:
             self._awaits_first = False
-        self._adjust(event)
+        self._plan = self._plan.adjusted(event, max_window=self.opening.window)
         end = event.base + len(event.token_ids)
         drafted = self.tokens[event.base : end]
         agreed = _common_prefix(drafted, event.token_ids)
@@ -98,12 +96,14 @@ class DraftSession:
                 self.branches = None
                 self.epoch += 1  # as the verifier does when the block arrives
             self.tokens.extend(event.token_ids[len(drafted) :])
+            del self._confidences[: len(event.token_ids)]
             self._sent = max(self._sent, end)
         else:
             valid = event.base + agreed
             if event.epoch <= self.epoch and valid < self._sent:
                 self.epoch += 1  # the verifier sees the same difference when the block arrives
             self.branches = None
+            self._confidences.clear()
             self.tokens[event.base :] = event.token_ids
             self._sent = end
             self._rests_until = 0
@@ -115,36 +115,12 @@ class DraftSession:
             self._draft_s *= kept / max(self._num_timed, 1)
             self._num_timed = kept
             self._unsent = self._unsent[len(self._unsent) - num_unsent :]
-            self._confidence = 1.0
             unsent = range(self._sent, len(self.tokens))
             self._copied = {position for position in self._copied if position in unsent}
         self.is_active = (
-            self._window > 0 and self.branches is None and self.committed >= self._rests_until
+            self._plan.window > 0 and self.branches is None and self.committed >= self._rests_until
         )
         return valid
-
-    def _adjust(self, event: Advance) -> None:
-        """Take a new window and block length; the opening's window stays the limit."""
-        if event.window is not None:
-            if not 0 <= event.window <= self.opening.window:
-                raise InvalidArgumentError(
-                    "window", f"{event.window} is outside 0 to {self.opening.window}"
-                )
-            self._window = event.window
-        if event.num_speculative_tokens is not None:
-            self._block_length = self._num_drawn = _at_least_one(event, "num_speculative_tokens")
-        if event.draw_window is not None:
-            if event.draw_window < 0:
-                raise InvalidArgumentError("draw_window", f"{event.draw_window} is below 0")
-            self._draw_window = event.draw_window
-        if event.num_drawn_tokens is not None:
-            self._num_drawn = _at_least_one(event, "num_drawn_tokens")
-        if event.min_confidence is not None:
-            if not 0.0 <= event.min_confidence <= 1.0:
-                raise InvalidArgumentError(
-                    "min_confidence", f"{event.min_confidence} is outside 0 to 1"
-                )
-            self._min_confidence = event.min_confidence
 
     def _check_ids(self, token_ids: Sequence[int]) -> None:
         vocab_size = self.opening.vocab_size
@@ -160,7 +136,7 @@ class DraftSession:
         """What to ask the drafter for; None while the window is full or nothing is wanted."""
         if not self.is_active:
             return None
-        limit = min(self._room(), self._block_length - len(self._unsent))
+        limit = min(self._room(), self._plan.block_length - len(self._unsent))
         if limit <= 0:
             return None
         if self._awaits_first:
@@ -172,12 +148,14 @@ class DraftSession:
             self.epoch,
             limit,
             self.committed,
-            self._draw_window,
-            wants_confidence=self._min_confidence > 0.0,
+            self._plan.draw_window,
+            confidence=math.prod(self._confidences),
+            min_confidence=self._plan.min_confidence,
+            min_copy_confidence=self._plan.min_copy_confidence,
         )
 
     def _room(self) -> int:
-        window_end = self.committed + self._window
+        window_end = self.committed + self._plan.window
         return min(window_end, self._max_length) - len(self.tokens)
 
     def add(
@@ -187,20 +165,20 @@ class DraftSession:
         tree: TreeShape | None = None,
         *,
         is_copied: bool = False,
-        confidence: float | None = None,
+        confidences: Sequence[float] = (),
     ) -> None:
         """Append drawn tokens; the block that they fill is taken by `take_block`.
 
         `seconds` is None where the time was not that of drawing alone; for tokens that are copied
-        where a model draws others it does not count. `confidence` is the model's.
+        where a model draws others it does not count. `confidences`, if there are any, are those of
+        the draws.
         """
-        if confidence is not None and draws:
-            self._confidence *= confidence
         trunk = len(draws) if tree is None else tree.trunk
         if is_copied:
             self._copied.update(range(len(self.tokens), len(self.tokens) + trunk))
             seconds = None
         self.tokens.extend(draw.token_id for draw in draws[:trunk])
+        self._confidences.extend(confidences or [1.0] * trunk)
         self._unsent.extend(draws[:trunk])
         if seconds is not None:
             self._draft_s += seconds
@@ -211,7 +189,7 @@ class DraftSession:
     @property
     def num_drawn_tokens(self) -> int:
         """Tokens of a full block that a model drew."""
-        return min(self._block_length, self._num_drawn)
+        return self._plan.most_drawn
 
     def take_block(
         self, *, found_nothing: bool, kv_length: int, is_waiting: bool = False, ends: bool = False
@@ -224,7 +202,6 @@ class DraftSession:
         A drafter that has ended, or waits for room (`is_waiting`), says so once and not at every
         advance: the verifier then decodes by itself, without a round trip a token.
         """
-        ends = ends or (bool(self._unsent) and self._confidence < self._min_confidence)
         rests = ends or self.branches is not None
         has_room = self._room() > 0 and not found_nothing and not rests
         if ends:
@@ -240,7 +217,7 @@ class DraftSession:
             draws = [*draws, *self.branches.draws]
         num_drawn = len(draws) - len(copied)
         seconds = self._draft_s * num_drawn / self._num_timed if self._num_timed else 0.0
-        self._draft_s, self._num_timed, self._confidence = 0.0, 0, 1.0
+        self._draft_s, self._num_timed = 0.0, 0
         self.is_active = has_room
         state = DrafterState.ENDED if is_waiting else self._state()
         if state is DrafterState.ENDED and self._has_told_end and not draws:
@@ -268,12 +245,12 @@ class DraftSession:
         follows, which spares the verifier from waiting for it.
         """
         num_unsent = len(self._unsent)
-        if num_unsent >= self._block_length:
+        if num_unsent >= self._plan.block_length:
             return True
-        may_draw = self._draw_window is None or (
-            len(self.tokens) < self.committed + self._draw_window
+        may_draw = self._plan.draw_window is None or (
+            len(self.tokens) < self.committed + self._plan.draw_window
         )
-        return may_draw and num_unsent - len(self._copied) >= self._num_drawn
+        return may_draw and num_unsent - len(self._copied) >= self._plan.num_drawn
 
     def _state(self) -> DrafterState:
         if self.committed >= self._max_length:
@@ -291,16 +268,10 @@ class DraftSession:
         """Assert the invariants of the class docstring."""
         assert self.committed <= self._sent <= len(self.tokens)
         assert len(self._unsent) == len(self.tokens) - self._sent
+        assert len(self._confidences) == len(self.tokens) - self.committed
         num_branching = 0 if self.branches is None else len(self.branches.draws)
         assert len(self.tokens) + num_branching - self.committed <= self.opening.window
         assert not (self.branches and (self._unsent or self.is_active))
-
-
-def _at_least_one(event: Advance, field: str) -> int:
-    value: int = getattr(event, field)
-    if value < 1:
-        raise InvalidArgumentError(field, f"{value} is below 1")
-    return value
 
 
 def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

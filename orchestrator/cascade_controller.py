@@ -52,6 +52,7 @@ class CascadeController:
             draw_window=drawing.window,
             num_drawn_tokens=drawing.num_speculative_tokens,
             min_confidence=drawing.min_confidence,
+            min_copy_confidence=copying.min_copy_confidence,
         )
 
     def saw_offer(self, *, num_tokens: int, num_copied: int) -> None:

@@ -178,11 +178,12 @@ class DraftSide:
             is_deterministic=self._is_deterministic,
         )
         competes = _compete(drafter, verifier.info)
-        drawing = controller_of(experience, in_turns=competes)
+        copies_only = drafter is not None and drafter.kind == "ngram"
+        drawing = controller_of(experience, in_turns=competes, copies=copies_only)
         self._pacing = Pacing(
             CascadeController(
                 drawing=drawing,
-                copying=controller_of(experience.copying, on_one_device=competes),
+                copying=controller_of(experience.copying, on_one_device=competes, copies=True),
             )
             if copies_too
             else drawing,
@@ -258,14 +259,15 @@ class DraftSide:
     def _with_plan(self, advance: Advance) -> Advance:
         if self._pacing is None:
             return advance
-        window, block, draw_window, num_drawn, min_confidence = self._pacing.plan.drafting
+        plan = self._pacing.plan
         return replace(
             advance,
-            window=window,
-            num_speculative_tokens=block,
-            draw_window=draw_window,
-            num_drawn_tokens=num_drawn,
-            min_confidence=min_confidence,
+            window=plan.window,
+            num_speculative_tokens=plan.num_speculative_tokens,
+            draw_window=plan.draw_window,
+            num_drawn_tokens=plan.num_drawn_tokens,
+            min_confidence=plan.min_confidence,
+            min_copy_confidence=plan.min_copy_confidence,
         )
 
     def _send(self, event: DrafterEvent) -> None:

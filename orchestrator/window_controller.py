@@ -51,7 +51,8 @@ class WindowController:
     both workers compute on one device: the verifier then reads the prompt before the drafter does,
     nothing is drafted beside a pass while the session is alone, a window opens a pass after the
     verifier has heard of it, and a pair that nobody knows begins with short blocks. `on_one_device`
-    says that they share one though this source of drafts takes no time of it (copying).
+    says that they share one though this source of drafts takes no time of it; one that `copies`
+    takes none anywhere.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class WindowController:
         is_deterministic: bool = True,
         in_turns: bool = False,
         on_one_device: bool = False,
+        copies: bool = False,
     ) -> None:
         self.plan = start
         self._shared = experience
         self._max_window = max_window
         self._is_deterministic = is_deterministic
         self._in_turns = in_turns
+        self._copies = copies
         self._on_one_device = on_one_device or in_turns
         self._acceptance = AcceptanceEstimate.beginning_with(experience.acceptance)
         self._agreement = AcceptanceEstimate.beginning_with(experience.agreement)
@@ -282,6 +285,7 @@ class WindowController:
             in_turns=self._takes_turns(conditions.sessions),
             gain=self._gain(conditions.sessions),
             by_confidence=self._is_sure_with_reason(conditions),
+            copies=self._copies,
         )
 
     def _is_sure_with_reason(self, conditions: Conditions) -> bool:

@@ -24,7 +24,6 @@ cores a pass took 45 to 48 ms while the drafter was told of every token, and 42 
 GAIN_BY_CONFIDENCE = 1.08
 """By which blocks that end where the drafter is unsure do better in turns than those of the best
 length: 5 to 8 % along 62 greedy texts of SmolLM2 with the drafter that ships."""
-LEAST_CONFIDENCE = 0.05
 FREE_ROWS = 1.02
 """Passes full of drafts that take no longer cost the others nothing."""
 CHEAP_ROWS = 1.1
@@ -55,8 +54,9 @@ class WindowPlan:
     that it finds), since what there is no time to wait for may be there already where drafts take
     none. Where a drafter copies and has a model besides, `draw_window` and `num_drawn_tokens` are
     window and block length of what the model draws. A block ends sooner where a model's confidence
-    in all of it falls below `min_confidence`; `usual_block` is then the length that would be best
-    without regard to it. One that is about to open is the verifier's to know, which shall wait
+    in all of it falls below `min_confidence`, or that of what is copied below
+    `min_copy_confidence`; `usual_block` is then the length that would be best without regard to
+    it. One that is about to open is the verifier's to know, which shall wait
     after the pass that it has begun; the drafter hears of it with the next verdict.
     """
 
@@ -68,15 +68,17 @@ class WindowPlan:
     draw_window: int | None = None
     num_drawn_tokens: int | None = None
     min_confidence: float = 0.0
+    min_copy_confidence: float = 0.0
     usual_block: int | None = None
     is_about_to_open: bool = False
 
     @property
-    def drafting(self) -> tuple[int, int, int | None, int | None, float]:
-        """The drafter's part: window and block length, those of what a model draws, and its
-        least confidence."""
+    def drafting(self) -> tuple[int, int, int | None, int | None, float, float]:
+        """The drafter's part: window and block length, those of what a model draws, and the least
+        confidence in either source."""
         own = self.window, self.num_speculative_tokens
-        return *own, self.draw_window, self.num_drawn_tokens, self.min_confidence
+        drawn = self.draw_window, self.num_drawn_tokens
+        return *own, *drawn, self.min_confidence, self.min_copy_confidence
 
 
 NO_SPECULATION = WindowPlan(1, 0, 0.0)
@@ -108,11 +110,12 @@ def best_plan(
     in_turns: bool = False,
     gain: float | None = None,
     by_confidence: bool = False,
+    copies: bool = False,
 ) -> tuple[float, WindowPlan]:
     """The plan of the highest rate, and that rate; `NO_SPECULATION` if drafts do not pay.
 
     Workers that compute `in_turns` draft nothing during a pass: both would slow down. Blocks then
-    may end `by_confidence`.
+    may end `by_confidence`, as those of a drafter that `copies` do where rows cost something.
     `gain` is the factor below which drafts are not worth it; None decides by the load.
     """
     plain = plain_rate(conditions)
@@ -131,22 +134,20 @@ def best_plan(
         return plain, best
     if by_confidence:
         best = ended_by_confidence(conditions, best, best_rate, max_window)
+    elif copies:
+        least = _least_confidence(conditions, best_rate, draft_s=0.0)
+        best = replace(best, min_copy_confidence=least)
     return best_rate, replace(best, max_judged=most_judged(conditions, best))
 
 
 def ended_by_confidence(
     conditions: Conditions, plan: WindowPlan, found: float, max_window: int
 ) -> WindowPlan:
-    """A plan of longer blocks, gone on with while the next draft is worth its time, at this rate.
-
-    With probability p of everything before being right it commits p times the acceptance rate.
-    """
+    """A plan of longer blocks, gone on with while a draft is worth its time at this rate."""
     block = plan.num_speculative_tokens
     longer = min(2 * block + 1, max_window, MAX_BLOCK)
-    row_s = conditions.pass_s(block + 2) - conditions.pass_s(block + 1)
-    worth_it = (conditions.draft_s + row_s) * found / max(conditions.acceptance, 1e-3)
-    least = min(round(worth_it, 1), 0.9)
-    if least < LEAST_CONFIDENCE or longer == block:
+    least = _least_confidence(conditions, found, draft_s=conditions.draft_s)
+    if not least or longer == block:
         return plan
     return replace(
         plan,
@@ -156,6 +157,16 @@ def ended_by_confidence(
         min_confidence=least,
         usual_block=block,
     )
+
+
+def _least_confidence(conditions: Conditions, found: float, *, draft_s: float) -> float:
+    """In all drafts before a further one that is worth its drafting and its row, at this rate.
+
+    If they are right with probability p it commits p times the acceptance rate. To 0.05.
+    """
+    row_s = (conditions.pass_s(1 + MAX_BLOCK) - conditions.pass_s(1)) / MAX_BLOCK
+    least = (draft_s + row_s) * found / max(conditions.acceptance, 1e-3)
+    return min(round(20 * least) / 20, 0.9)
 
 
 def most_judged(conditions: Conditions, plan: WindowPlan) -> int | None:

@@ -130,8 +130,8 @@ class Advance:
     `window` and `num_speculative_tokens` hold from now on; None leaves them as they are, and a
     window of 0 drafts nothing until it is opened again. Where one drafter copies and draws from a
     model (`cascade`), `draw_window` and `num_drawn_tokens` say the same of what is drawn.
-    A block ends behind the token before which a model held all that it drew for the block likely
-    with a probability below `min_confidence`.
+    Nothing is drawn behind drafts that are all right with a probability below `min_confidence`, nor
+    copied below `min_copy_confidence`: the block ends.
     """
 
     session_id: SessionId
@@ -143,6 +143,7 @@ class Advance:
     draw_window: int | None = None
     num_drawn_tokens: int | None = None
     min_confidence: float | None = None
+    min_copy_confidence: float | None = None
     features: Features | None = None
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import common_pb2 as protos_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/drafter.proto\x12\x0bpaceline.v1\x1a\x13protos/common.proto\"9\n\x0c\x44raftRequest\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x19.paceline.v1.DrafterEvent\"\xaa\x01\n\x0c\x44rafterEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12(\n\x04open\x18\x02 \x01(\x0b\x32\x18.paceline.v1.OpenSessionH\x00\x12\'\n\x07\x61\x64vance\x18\x03 \x01(\x0b\x32\x14.paceline.v1.AdvanceH\x00\x12*\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x19.paceline.v1.CloseSessionH\x00\x42\x07\n\x05\x65vent\"\xd0\x02\n\x07\x41\x64vance\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x13\n\x06window\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12#\n\x16num_speculative_tokens\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x18\n\x0b\x64raw_window\x18\x06 \x01(\x05H\x02\x88\x01\x01\x12\x1d\n\x10num_drawn_tokens\x18\x07 \x01(\x05H\x03\x88\x01\x01\x12\x1b\n\x0emin_confidence\x18\x08 \x01(\x02H\x04\x88\x01\x01\x12\'\n\x08\x66\x65\x61tures\x18\x18 \x01(\x0b\x32\x15.paceline.v1.FeaturesB\t\n\x07_windowB\x19\n\x17_num_speculative_tokensB\x0e\n\x0c_draw_windowB\x13\n\x11_num_drawn_tokensB\x11\n\x0f_min_confidence\";\n\rDraftResponse\x12*\n\x07replies\x18\x01 \x03(\x0b\x32\x19.paceline.v1.DrafterReply\"\xad\x01\n\x0c\x44rafterReply\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12(\n\x05\x62lock\x18\x02 \x01(\x0b\x32\x17.paceline.v1.DraftBlockH\x00\x12*\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x19.paceline.v1.SessionErrorH\x00\x12*\n\x05spans\x18\x08 \x01(\x0b\x32\x19.paceline.v1.SessionSpansH\x00\x42\x07\n\x05reply2\xe6\x01\n\x07\x44rafter\x12\x42\n\x05\x44raft\x12\x19.paceline.v1.DraftRequest\x1a\x1a.paceline.v1.DraftResponse(\x01\x30\x01\x12H\n\x08\x44\x65scribe\x12\x1c.paceline.v1.DescribeRequest\x1a\x1e.paceline.v1.WorkerDescription\x12M\n\nVocabulary\x12\x1e.paceline.v1.VocabularyRequest\x1a\x1f.paceline.v1.VocabularyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/drafter.proto\x12\x0bpaceline.v1\x1a\x13protos/common.proto\"9\n\x0c\x44raftRequest\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x19.paceline.v1.DrafterEvent\"\xaa\x01\n\x0c\x44rafterEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12(\n\x04open\x18\x02 \x01(\x0b\x32\x18.paceline.v1.OpenSessionH\x00\x12\'\n\x07\x61\x64vance\x18\x03 \x01(\x0b\x32\x14.paceline.v1.AdvanceH\x00\x12*\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x19.paceline.v1.CloseSessionH\x00\x42\x07\n\x05\x65vent\"\x8a\x03\n\x07\x41\x64vance\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x13\n\x06window\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12#\n\x16num_speculative_tokens\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x18\n\x0b\x64raw_window\x18\x06 \x01(\x05H\x02\x88\x01\x01\x12\x1d\n\x10num_drawn_tokens\x18\x07 \x01(\x05H\x03\x88\x01\x01\x12\x1b\n\x0emin_confidence\x18\x08 \x01(\x02H\x04\x88\x01\x01\x12 \n\x13min_copy_confidence\x18\t \x01(\x02H\x05\x88\x01\x01\x12\'\n\x08\x66\x65\x61tures\x18\x18 \x01(\x0b\x32\x15.paceline.v1.FeaturesB\t\n\x07_windowB\x19\n\x17_num_speculative_tokensB\x0e\n\x0c_draw_windowB\x13\n\x11_num_drawn_tokensB\x11\n\x0f_min_confidenceB\x16\n\x14_min_copy_confidence\";\n\rDraftResponse\x12*\n\x07replies\x18\x01 \x03(\x0b\x32\x19.paceline.v1.DrafterReply\"\xad\x01\n\x0c\x44rafterReply\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12(\n\x05\x62lock\x18\x02 \x01(\x0b\x32\x17.paceline.v1.DraftBlockH\x00\x12*\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x19.paceline.v1.SessionErrorH\x00\x12*\n\x05spans\x18\x08 \x01(\x0b\x32\x19.paceline.v1.SessionSpansH\x00\x42\x07\n\x05reply2\xe6\x01\n\x07\x44rafter\x12\x42\n\x05\x44raft\x12\x19.paceline.v1.DraftRequest\x1a\x1a.paceline.v1.DraftResponse(\x01\x30\x01\x12H\n\x08\x44\x65scribe\x12\x1c.paceline.v1.DescribeRequest\x1a\x1e.paceline.v1.WorkerDescription\x12M\n\nVocabulary\x12\x1e.paceline.v1.VocabularyRequest\x1a\x1f.paceline.v1.VocabularyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,11 +37,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAFTEREVENT']._serialized_start=118
   _globals['_DRAFTEREVENT']._serialized_end=288
   _globals['_ADVANCE']._serialized_start=291
-  _globals['_ADVANCE']._serialized_end=627
-  _globals['_DRAFTRESPONSE']._serialized_start=629
-  _globals['_DRAFTRESPONSE']._serialized_end=688
-  _globals['_DRAFTERREPLY']._serialized_start=691
-  _globals['_DRAFTERREPLY']._serialized_end=864
-  _globals['_DRAFTER']._serialized_start=867
-  _globals['_DRAFTER']._serialized_end=1097
+  _globals['_ADVANCE']._serialized_end=685
+  _globals['_DRAFTRESPONSE']._serialized_start=687
+  _globals['_DRAFTRESPONSE']._serialized_end=746
+  _globals['_DRAFTERREPLY']._serialized_start=749
+  _globals['_DRAFTERREPLY']._serialized_end=922
+  _globals['_DRAFTER']._serialized_start=925
+  _globals['_DRAFTER']._serialized_end=1155
 # @@protoc_insertion_point(module_scope)

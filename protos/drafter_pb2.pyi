@@ -26,7 +26,7 @@ class DrafterEvent(_message.Message):
     def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., advance: _Optional[_Union[Advance, _Mapping]] = ..., close: _Optional[_Union[_common_pb2.CloseSession, _Mapping]] = ...) -> None: ...
 
 class Advance(_message.Message):
-    __slots__ = ("epoch", "base", "token_ids", "window", "num_speculative_tokens", "draw_window", "num_drawn_tokens", "min_confidence", "features")
+    __slots__ = ("epoch", "base", "token_ids", "window", "num_speculative_tokens", "draw_window", "num_drawn_tokens", "min_confidence", "min_copy_confidence", "features")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Advance(_message.Message):
     DRAW_WINDOW_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAWN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MIN_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    MIN_COPY_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     base: int
@@ -44,8 +45,9 @@ class Advance(_message.Message):
     draw_window: int
     num_drawn_tokens: int
     min_confidence: float
+    min_copy_confidence: float
     features: _common_pb2.Features
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draw_window: _Optional[int] = ..., num_drawn_tokens: _Optional[int] = ..., min_confidence: _Optional[float] = ..., features: _Optional[_Union[_common_pb2.Features, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draw_window: _Optional[int] = ..., num_drawn_tokens: _Optional[int] = ..., min_confidence: _Optional[float] = ..., min_copy_confidence: _Optional[float] = ..., features: _Optional[_Union[_common_pb2.Features, _Mapping]] = ...) -> None: ...
 
 class DraftResponse(_message.Message):
     __slots__ = ("replies",)

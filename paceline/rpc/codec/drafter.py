@@ -43,6 +43,7 @@ def encode_drafter_event(event: DrafterEvent) -> drafter_pb2.DrafterEvent:
                     draw_window=event.draw_window,
                     num_drawn_tokens=event.num_drawn_tokens,
                     min_confidence=event.min_confidence,
+                    min_copy_confidence=event.min_copy_confidence,
                     features=encode_features(event.features),
                 )
             )
@@ -69,6 +70,7 @@ def decode_drafter_event(message: drafter_pb2.DrafterEvent) -> DrafterEvent:
                 draw_window=_optional(advance, "draw_window"),
                 num_drawn_tokens=_optional(advance, "num_drawn_tokens"),
                 min_confidence=_optional(advance, "min_confidence"),
+                min_copy_confidence=_optional(advance, "min_copy_confidence"),
                 features=decode_features(advance.features)
                 if advance.HasField("features")
                 else None,

@@ -215,7 +215,7 @@ def test_a_shorter_block_sends_what_is_drawn_and_goes_on() -> None:
         {"draw_window": -1},
         {"num_drawn_tokens": 0},
         {"min_confidence": 1.5},
-        {"min_confidence": float("nan")},
+        {"min_copy_confidence": float("nan")},
     ],
     ids=str,
 )

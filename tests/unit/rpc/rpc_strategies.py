@@ -136,6 +136,7 @@ advances = st.builds(
     draw_window=st.none() | counts,
     num_drawn_tokens=st.none() | counts,
     min_confidence=st.none() | st.floats(0, 1, width=32),
+    min_copy_confidence=st.none() | st.floats(0, 1, width=32),
 )
 closes = st.builds(CloseSession, session_id=session_ids)
 credits_ = st.builds(Credit, session_id=session_ids, committed_limit=counts)
