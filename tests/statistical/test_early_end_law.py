@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,6 +26,18 @@ class UnsurePair(ToyPair):
 
     def ends_block(self, tokens: Tokens) -> bool:
         return confidences(self.draft_logits(tokens)[None])[0] < self.threshold
+
+
+@dataclass(frozen=True)
+class UnsureOfAll(ToyPair):
+    """Its drafter ends a block where the product of its confidences falls below a limit."""
+
+    least: float = THRESHOLD
+
+    def ends_block(self, tokens: Tokens) -> bool:
+        drafted = range(len(PROMPT), len(tokens) + 1)
+        found = [confidences(self.draft_logits(tokens[:end])[None])[0] for end in drafted]
+        return math.prod(found) < self.least
 
 
 def thrown_away(pair: ToyPair, tokens: Tokens, length: int) -> Iterator[tuple[Tokens, float]]:
@@ -57,6 +70,17 @@ def test_ending_by_the_distribution_before_the_draw_keeps_the_law(
             lengths |= {len(drafts) for drafts, _ in draft_sequences(pair, tokens, 3)}
         law = output_law(pair, acceptance, 3, 3, bonus=bonus)
         assert sum(law.values()) == pytest.approx(1.0, abs=1e-6)
+        assert distance(law, pair.target_law(PROMPT, 3)) < TOLERANCE
+    assert lengths == {1, 2, 3}
+
+
+@pytest.mark.parametrize("acceptance", SAMPLED)
+def test_ending_by_the_confidence_in_all_of_a_block_keeps_the_law(acceptance: Acceptance) -> None:
+    lengths: set[int] = set()
+    for least in (0.2, 0.3, 0.4, 0.6):
+        pair = UnsureOfAll(4, SAMPLING, 0, least=least)
+        lengths |= {len(drafts) for drafts, _ in draft_sequences(pair, PROMPT, 3)}
+        law = output_law(pair, acceptance, 3, 3, bonus=True)
         assert distance(law, pair.target_law(PROMPT, 3)) < TOLERANCE
     assert lengths == {1, 2, 3}
 

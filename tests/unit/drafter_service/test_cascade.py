@@ -326,8 +326,12 @@ def test_in_any_order_of_events_the_output_is_the_targets(data: st.DataObject) -
     while possible := pipeline.hops():
         shuffled.choice(possible)()
         for session in engine._sessions.values() if changes else ():
-            draw_window = shuffled.choice((0, 1, 3, 12))
-            session._plan = replace(session._plan, draw_window=draw_window)
+            session._plan = replace(
+                session._plan,
+                draw_window=shuffled.choice((0, 1, 3, 12)),
+                min_confidence=shuffled.choice((0.0, 0.0, 0.4)),
+                min_copy_confidence=shuffled.choice((0.0, 0.0, 0.2)),
+            )
     pipeline.run()
     for prompt, relay in zip(prompts, relays, strict=True):
         assert outputs(relay) == reference(target, prompt, 25)

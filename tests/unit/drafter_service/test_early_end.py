@@ -15,7 +15,7 @@ from drafter_service.model import ModelDrafter
 from paceline.config import RuntimeConfig
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.sampling.params import SamplingParams
-from paceline.types import DraftBlock, DrafterState
+from paceline.types import Advance, DraftBlock, DrafterState
 
 PAUSED, RUNNING, UNSURE = DrafterState.PAUSED, DrafterState.RUNNING, DrafterState.UNSURE
 UNSURE_AT = (5, 14)
@@ -90,6 +90,21 @@ def test_a_rejection_before_it_wakes_the_drafter() -> None:
     assert shapes(bench.run()) == [(5, 1, UNSURE)], "the same place is unsure again"
     bench.advance(epoch=2)  # told to start anew
     assert shapes(bench.run()) == [(5, 1, UNSURE)]
+
+
+def test_an_advance_says_how_sure_the_model_has_to_be_of_all_of_a_block() -> None:
+    """It holds each token likely with 0.9988, and one of them, at 5, with 0.2."""
+    for min_confidence, blocks in (
+        (0.9995, [(3, 1, UNSURE)]),
+        (0.998, [(3, 2, UNSURE)]),
+        (0.5, [(3, 3, UNSURE)]),
+        (0.1, [(3, 4, RUNNING), (7, 4, PAUSED)]),
+    ):
+        bench = bench_of(0.0)
+        bench.post(Advance(1, 0, 3, (), min_confidence=min_confidence))
+        assert shapes(bench.run()) == blocks
+    bench.post(Advance(1, 0, 3, (3, 4, 5, 6, 7), min_confidence=0.998))
+    assert shapes(bench.run())[-1] == (11, 1, UNSURE), "8 to 10 are on their way"
 
 
 def test_the_last_token_of_a_full_window_may_be_unsure_too() -> None:
