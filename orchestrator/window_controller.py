@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from orchestrator.confidence_trust import ConfidenceTrust
 from orchestrator.estimates import MEMORY_OFFERS, AcceptanceEstimate, Experience
 from orchestrator.pipeline_rate import Conditions
 from orchestrator.window_plan import (
@@ -30,6 +31,8 @@ from orchestrator.window_plan import (
 
 GAIN_TO_SWITCH = 1.03
 """A plan is left for one that is better by this factor; less is noise."""
+GAIN_TO_SWITCH_IN_COMPANY = 1.1
+"""Others pay for the messages that a change takes."""
 FIRST_PROBE_TOKENS = 4
 FIRST_BLOCKS = 3
 """Whose times decide at first where drafting cannot be timed in passing: one may be any."""
@@ -79,9 +82,7 @@ class WindowController:
         self._offers = AcceptanceEstimate.beginning_with(
             experience.offers, memory_trials=MEMORY_OFFERS
         )
-        self._stretches = AcceptanceEstimate()
-        """Of blocks longer than usual, because the drafter was sure, whether all that is usual and
-        more was accepted."""
+        self._trust = ConfidenceTrust()
         self._num_drafted = 0
         self._round_trip_s: float | None = None
         self._sessions = sessions
@@ -160,9 +161,8 @@ class WindowController:
         Drafts are judged alike, `copied` or not: one source is all that there is, unless `is_plain`
         says whether there were none of any source.
         """
-        usual = self.plan.usual_block
-        if judged and usual is not None and self._num_drafted > usual:
-            self._stretches.update(judged=1, accepted=int(accepted > usual))
+        if judged:
+            self._trust.saw(self.plan, drafted=self._num_drafted, accepted=accepted)
         self._num_drafted = 0
         if judged:
             self._has_news = True
@@ -269,7 +269,8 @@ class WindowController:
             return
         self._off_tokens = 0
         is_kept = self.plan.ahead and not self._takes_turns(conditions.sessions)
-        if not is_kept or best_rate > GAIN_TO_SWITCH * rate(conditions, self.plan):
+        gain = GAIN_TO_SWITCH if conditions.sessions == 1 else GAIN_TO_SWITCH_IN_COMPANY
+        if not is_kept or best_rate > gain * rate(conditions, self.plan):
             self.plan = best
         else:  # what it waits for may take longer by now, and rows cost more
             wait_s = self.plan.patience_s
@@ -284,14 +285,10 @@ class WindowController:
             max_window=self._max_window,
             in_turns=self._takes_turns(conditions.sessions),
             gain=self._gain(conditions.sessions),
-            by_confidence=self._is_sure_with_reason(conditions),
+            by_confidence=self._in_turns
+            and self._trust.holds(conditions.draft_s / conditions.pass_s(1)),
             copies=self._copies,
         )
-
-    def _is_sure_with_reason(self, conditions: Conditions) -> bool:
-        """Whether longer blocks of a drafter that was sure pay: its confidence may mean nothing."""
-        lost = conditions.draft_s / conditions.pass_s(1)  # in tokens, by a draft that is wrong
-        return self._stretches.value > lost
 
     def _gain(self, sessions: int) -> float | None:
         """What drafts must gain where both workers share a device and the session is alone."""

@@ -41,6 +41,9 @@ MAX_PATIENCE_S = 1.0
 BLOCKS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 LENGTHS_AHEAD = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)
 """What is tried."""
+BLOCKS_IN_COMPANY = (1, 2, 4, 8, 16)
+LENGTHS_AHEAD_IN_COMPANY = (0, 2, 4, 8, 16)
+"""The same where each session has conditions of its own."""
 MAX_BLOCK = max(BLOCKS)
 
 
@@ -181,11 +184,14 @@ def _plans(conditions: Conditions, most_ahead: int, max_window: int) -> list[Win
     """All that are worth a try."""
     plans = []
     on_the_way = math.ceil(conditions.round_trip_s / max(conditions.draft_s, 1e-6))
-    for block in (block for block in BLOCKS if block <= max_window):
+    is_alone = conditions.sessions == 1
+    blocks = BLOCKS if is_alone else BLOCKS_IN_COMPANY
+    lengths = LENGTHS_AHEAD if is_alone else LENGTHS_AHEAD_IN_COMPANY
+    for block in (block for block in blocks if block <= max_window):
         wait_s = patience(conditions, block)
         in_pass = int(conditions.pass_s(block + 1) / max(conditions.draft_s, 1e-6))
         reach = min(in_pass + on_the_way, max_window - block, most_ahead)
-        for ahead in {*(n for n in LENGTHS_AHEAD if n < reach), max(0, reach)}:
+        for ahead in {*(n for n in lengths if n < reach), max(0, reach)}:
             waiting = min(max_window, block + 2 * ahead)
             plans.append(WindowPlan(block, waiting, wait_s, ahead))
             if 0 < ahead <= in_pass:

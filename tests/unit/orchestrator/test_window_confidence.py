@@ -82,13 +82,17 @@ def controller_in_turns(acceptance: float) -> WindowController:
     return WindowController(experience, max_window=40, start=WindowPlan(4, 40, None), in_turns=True)
 
 
-def drive(controller: WindowController, acceptance: float, num_tokens: int) -> list[WindowPlan]:
-    """A drafter that holds every draft certain, right so often."""
+def drive(
+    controller: WindowController, acceptance: float, num_tokens: int, *, is_sure: bool = True
+) -> list[WindowPlan]:
+    """A drafter that holds every draft certain, or none, right so often."""
     chance = random.Random(0)
     plans = []
     while num_tokens > 0:
         plan = controller.plan
         drafts = 0 if plan.is_about_to_open else min(plan.window, plan.num_speculative_tokens)
+        if plan.min_confidence and not is_sure:
+            drafts = min(drafts, 1)
         accepted = 0
         while accepted < drafts and chance.random() < acceptance:
             accepted += 1
@@ -104,6 +108,15 @@ def test_confidence_that_means_nothing_is_soon_not_believed() -> None:
     assert plans[0].usual_block is not None
     assert {plan.usual_block for plan in plans[len(plans) // 2 :]} == {None}
     assert all(plan.num_speculative_tokens <= 2 for plan in plans[len(plans) // 2 :])
+
+
+def test_a_drafter_that_is_sure_of_nothing_is_not_kept_short_for_long() -> None:
+    """Although it is mostly right."""
+    plans = drive(controller_in_turns(0.8), 0.8, 200, is_sure=False)
+    plans = [plan for plan in plans if plan.window]
+    assert plans[0].usual_block is not None
+    assert {plan.usual_block for plan in plans[len(plans) // 2 :]} == {None}
+    assert plans[-1].num_speculative_tokens > 2
 
 
 def test_confidence_that_is_right_is_believed() -> None:
