@@ -191,14 +191,14 @@ class DraftProbs(_message.Message):
     def __init__(self, width: _Optional[int] = ..., ids: _Optional[bytes] = ..., probs: _Optional[bytes] = ...) -> None: ...
 
 class DraftBlock(_message.Message):
-    __slots__ = ("epoch", "base", "token_ids", "draft_probs", "known_committed", "state", "kv_length", "draft_us", "parents", "copied")
+    __slots__ = ("epoch", "base", "token_ids", "draft_probs", "outstanding", "state", "uncached", "draft_us", "parents", "copied")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
-    KNOWN_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    KV_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    UNCACHED_FIELD_NUMBER: _ClassVar[int]
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     COPIED_FIELD_NUMBER: _ClassVar[int]
@@ -206,13 +206,13 @@ class DraftBlock(_message.Message):
     base: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     draft_probs: DraftProbs
-    known_committed: int
+    outstanding: int
     state: DrafterState
-    kv_length: int
+    uncached: int
     draft_us: int
     parents: _containers.RepeatedScalarFieldContainer[int]
     copied: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Union[DraftProbs, _Mapping]] = ..., known_committed: _Optional[int] = ..., state: _Optional[_Union[DrafterState, str]] = ..., kv_length: _Optional[int] = ..., draft_us: _Optional[int] = ..., parents: _Optional[_Iterable[int]] = ..., copied: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Union[DraftProbs, _Mapping]] = ..., outstanding: _Optional[int] = ..., state: _Optional[_Union[DrafterState, str]] = ..., uncached: _Optional[int] = ..., draft_us: _Optional[int] = ..., parents: _Optional[_Iterable[int]] = ..., copied: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AttributeValue(_message.Message):
     __slots__ = ("text", "integer", "number", "flag")

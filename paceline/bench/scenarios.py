@@ -33,6 +33,8 @@ STEP_TOKENS = 5
 RECOVERED = 0.95
 """Of the steady throughput."""
 
+WIRE_BLOCK = 4
+
 RULES: Mapping[str, Mapping[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "coupled": {"temperature": 1.0, "acceptance": "coupled"},
@@ -203,11 +205,18 @@ async def _pages(services: Services) -> tuple[int, int]:
 
 
 async def wire(*, max_tokens: int, seed: int, deploy: Deploy = serving) -> list[dict[str, Any]]:
-    """Bytes to and from the drafter for each draft token, prompt and openings included."""
+    """Bytes to and from the drafter for each draft token, prompt and openings included, in blocks
+    of `WIRE_BLOCK`: an adaptive window's lengths would be a matter of timing."""
     point = Point(0.8, verify_ms=5.0, draft_ms=0.5)
     async with deploy(emulated_document(point, max_tokens=max_tokens)) as services:
         prompts = prompts_of(point, seed=seed, repeat=0)
-        fields = {"token_ids": prompts[0], "max_tokens": max_tokens, "ignore_eos": True}
+        fields = {
+            "token_ids": prompts[0],
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+            "num_speculative_tokens": WIRE_BLOCK,
+            "window": 3 * WIRE_BLOCK,
+        }
         samples = await asyncio.gather(
             *(generate(services.client, {**fields, **rule}) for rule in RULES.values())
         )
