@@ -13,6 +13,7 @@ class DrafterWatch:
         """Whether draft blocks are expected at all."""
         self._is_reproducible = is_reproducible
         self._patience_s = self._configured_patience_s = patience_s
+        self._is_told_patience = False
         self._state = DrafterState.RUNNING
         self._known_committed = 0
         self._gave_up = False
@@ -23,6 +24,7 @@ class DrafterWatch:
         has_ended = self.is_on and self._state is DrafterState.ENDED
         self.is_on = is_on
         self._patience_s = self._configured_patience_s if patience_s is None else patience_s
+        self._is_told_patience = patience_s is not None
         self._gave_up = False
         if not has_ended:  # that is said once
             self._state = DrafterState.RUNNING
@@ -75,11 +77,13 @@ class DrafterWatch:
         """Whether the drafter has nothing to propose from here (prompt lookup without a match).
 
         It is then not asked token by token, which would cost a round trip each: what it finds
-        later comes by itself, and what of it is still ahead gets judged.
+        later comes by itself, and what of it is still ahead gets judged. Who says how long to wait
+        has weighed that, though.
         """
         is_empty = not block.token_ids and block.base <= block.known_committed
         return (
             is_empty
             and block.state is DrafterState.PAUSED
+            and not self._is_told_patience
             and not self._is_reproducible  # whether it comes in time must not matter there
         )

@@ -80,6 +80,15 @@ def test_a_drafter_without_an_idea_costs_no_round_trip_a_token() -> None:
     assert waits(bench) == PATIENCE_S
 
 
+def test_a_patience_that_was_told_holds_for_a_drafter_without_an_idea_too() -> None:
+    """Who told it has weighed how often there is one."""
+    bench = SessionBench()
+    bench.session.set_speculation(enabled=True, patience_s=2 * PATIENCE_S)
+    bench.session.add_block(block(4, [], state=DrafterState.PAUSED, known_committed=4))
+    bench.decide(bench.plan(), accepted=0, next_token=5)
+    assert waits(bench) == 2 * PATIENCE_S
+
+
 def test_a_reproducible_session_waits_for_the_answer_of_a_drafter_without_an_idea() -> None:
     """A06: whether it comes in time must not shape the output."""
     bench = SessionBench(reproducible=True)
