@@ -36,6 +36,7 @@ class Copying:
         found: list[float] = []
         confidence = request.confidence
         is_over = has_ended(request)
+        self.evidence.at_end(index, self._num_final(request))  # so that it never has much to read
         while not is_over and len(draws) < request.limit and (guess := index.guesses[-1]):
             estimates = self.evidence.at_end(index, self._num_final(request))
             if margin is not None and not estimates.prefer_copy(guess.size, margin):

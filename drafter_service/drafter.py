@@ -37,6 +37,11 @@ class ProposeRequest:
     min_copy_confidence: float = 0.0
 
     @property
+    def has_limits(self) -> bool:
+        """Whether it matters how sure the drafter is."""
+        return self.min_confidence > 0.0 or self.min_copy_confidence > 0.0
+
+    @property
     def is_unsure(self) -> bool:
         """Whether a model's draft is not worth its time behind those that there are."""
         return self.confidence < self.min_confidence

@@ -222,7 +222,7 @@ class ModelDrafter:
             self._failed(draw) if isinstance(draw, PacelineError) else Proposal([draw])
             for draw in draws
         ]
-        if self._min_confidence or any(request.min_confidence for request in requests):
+        if self._min_confidence or any(request.has_limits for request in requests):
             proposals = [
                 self._with_confidence(*each)
                 for each in zip(requests, proposals, confidences(logits), strict=True)
@@ -235,7 +235,7 @@ class ModelDrafter:
     def _with_confidence(
         self, request: ProposeRequest, proposal: Proposal, found: float
     ) -> Proposal:
-        if not proposal.draws:
+        if not proposal.draws or not (self._min_confidence or request.has_limits):
             return proposal
         is_unsure = request.confidence * found < request.min_confidence
         ends_block = is_unsure or found < self._min_confidence

@@ -52,7 +52,10 @@ class CascadeController:
             draw_window=drawing.window,
             num_drawn_tokens=drawing.num_speculative_tokens,
             min_confidence=drawing.min_confidence,
-            min_copy_confidence=copying.min_copy_confidence,
+            # copies that do not pay by themselves come in place of drafts
+            min_copy_confidence=(
+                copying.min_copy_confidence if copying.window else drawing.min_confidence
+            ),
         )
 
     def saw_offer(self, *, num_tokens: int, num_copied: int) -> None:
@@ -63,9 +66,9 @@ class CascadeController:
         elif num_copied:
             self._drawing.heard()  # it was not asked
 
-    def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
+    def saw_block(self, *, num_tokens: int, draft_s: float, is_unsure: bool = False) -> None:
         """A block has come, with so many drawn tokens, which took so long."""
-        self._drawing.saw_block(num_tokens=num_tokens, draft_s=draft_s)
+        self._drawing.saw_block(num_tokens=num_tokens, draft_s=draft_s, is_unsure=is_unsure)
 
     def saw_round_trip(self, seconds: float) -> None:
         """Time on the wire and in queues to both workers and back."""

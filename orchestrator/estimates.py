@@ -26,8 +26,7 @@ SAME_COST = 0.02
 """A pass time that changes by less is the same: plans made for it stay good."""
 CURVE_STEP = 1.01
 """Between two pass times that plans tell apart."""
-COARSE_ROWS = tuple(2.0**power for power in range(9))
-"""Up to 256; from there on it rises as it did before."""
+COARSE_ROWS = tuple(2.0**power for power in range(16))
 MEMORY_PASSES = 9
 """Of a size, by which its time is known."""
 COPY_S = 0.0001
@@ -124,11 +123,11 @@ class CostCurve:
 
 @lru_cache(maxsize=256)
 def coarse_curve(curve: CostCurve) -> CostCurve:
-    """To about 4 % at a few sizes: the same for all sizes that passes of many sessions happen to
-    have."""
-    return rounded_curve(
-        CostCurve(tuple((rows, rounded(curve.seconds(rows))) for rows in COARSE_ROWS))
-    )
+    """To about 4 % at a few sizes, as far as it is known: the same for all sizes that passes of
+    many sessions happen to have."""
+    most = 2 * curve.points[-1][0]
+    known = [rows for rows in COARSE_ROWS if rows < most] or [1.0]
+    return rounded_curve(CostCurve(tuple((rows, rounded(curve.seconds(rows))) for rows in known)))
 
 
 @lru_cache(maxsize=256)

@@ -76,7 +76,11 @@ class Pacing:
         num_drawn = num_tokens - len(block.copied)
         draft_s = block.draft_us / 1e6
         if block.draft_us:
-            self._controller.saw_block(num_tokens=num_drawn, draft_s=draft_s)
+            self._controller.saw_block(
+                num_tokens=num_drawn,
+                draft_s=draft_s,
+                is_unsure=block.state is DrafterState.UNSURE and not block.copied,
+            )
         if num_tokens or block.base == block.known_committed:  # else others are on their way
             self._controller.saw_offer(num_tokens=num_tokens, num_copied=len(block.copied))
         if num_tokens and self._told is not None and self._answers(block, self._told):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from orchestrator.confidence_trust import ConfidenceTrust
+from orchestrator.confidence_trust import ConfidenceTrust, DrawnBlock
 from orchestrator.estimates import MEMORY_OFFERS, AcceptanceEstimate, Experience
 from orchestrator.pipeline_rate import Conditions
 from orchestrator.window_plan import (
@@ -23,6 +23,7 @@ from orchestrator.window_plan import (
     PROBE_SHARE_IN_HOPE,
     WindowPlan,
     best_plan,
+    least_confidence,
     most_judged,
     patience,
     probe_interval,
@@ -83,7 +84,7 @@ class WindowController:
             experience.offers, memory_trials=MEMORY_OFFERS
         )
         self._trust = ConfidenceTrust()
-        self._num_drafted = 0
+        self._block = DrawnBlock()
         self._round_trip_s: float | None = None
         self._sessions = sessions
         self._off_tokens = 0
@@ -116,11 +117,11 @@ class WindowController:
         """The drafter has answered, whatever it said: it is not silent."""
         self._has_heard = True
 
-    def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
-        """A block has come from the drafter."""
+    def saw_block(self, *, num_tokens: int, draft_s: float, is_unsure: bool = False) -> None:
+        """A block has come from the drafter; whether it ended because that was unsure."""
         if not num_tokens:
             return
-        self._num_drafted = num_tokens
+        self._block = DrawnBlock(num_tokens, is_unsure)
         is_beside = self._is_overtaken or (self._in_turns and self._sessions > 1)
         estimate = self._shared.draft_beside_s if is_beside else self._shared.draft_s
         estimate.update(draft_s / num_tokens)
@@ -161,10 +162,9 @@ class WindowController:
         Drafts are judged alike, `copied` or not: one source is all that there is, unless `is_plain`
         says whether there were none of any source.
         """
+        block, self._block = self._block, DrawnBlock()
         if judged:
-            self._trust.saw(self.plan, drafted=self._num_drafted, accepted=accepted)
-        self._num_drafted = 0
-        if judged:
+            self._trust.saw(self.plan, block, judged=judged, accepted=accepted)
             self._has_news = True
             self._acceptance.update(judged=judged, accepted=accepted)
             self._shared.acceptance.update(judged=judged, accepted=accepted)
@@ -276,8 +276,14 @@ class WindowController:
             wait_s = self.plan.patience_s
             if wait_s != 0.0:
                 wait_s = patience(conditions, self.plan.num_speculative_tokens)
-            most = most_judged(conditions, self.plan)
-            self.plan = replace(self.plan, patience_s=wait_s, max_judged=most)
+            self.plan = replace(
+                self.plan,
+                patience_s=wait_s,
+                max_judged=most_judged(conditions, self.plan),
+                min_copy_confidence=least_confidence(conditions, best_rate)
+                if self._copies
+                else 0.0,
+            )
 
     def _best(self, conditions: Conditions) -> tuple[float, WindowPlan]:
         return best_plan(
@@ -304,9 +310,8 @@ class WindowController:
     def _may_pay(self, conditions: Conditions) -> bool:
         """Whether drafts would, were they better than they seem by a standard error."""
         hoped = min(conditions.acceptance + self._acceptance.standard_error, 0.999)
-        return self._best(replace(conditions, acceptance=hoped, agreement=hoped).rounded())[
-            1
-        ] is not (NO_SPECULATION)
+        at_best = replace(conditions, acceptance=hoped, agreement=hoped).rounded()
+        return self._best(at_best)[1] is not NO_SPECULATION
 
     def _takes_turns(self, sessions: int) -> bool:
         """In company the device is busy with the others anyway, and each pass takes what it does

@@ -126,9 +126,8 @@ def best_plan(
     if gain is None:
         gain = GAIN_TO_SPECULATE if conditions.sessions == 1 or rows_are_free else GAIN_IN_COMPANY
     by_confidence = by_confidence and in_turns
-    if by_confidence:
-        gain /= GAIN_BY_CONFIDENCE
-    best_rate, best = gain * plain, NO_SPECULATION
+    asked = gain * plain
+    best_rate, best = asked / (GAIN_BY_CONFIDENCE if by_confidence else 1.0), NO_SPECULATION
     for plan in _plans(conditions, 0 if in_turns else max_window, max_window):
         found = rate(conditions, plan)
         if found > best_rate:
@@ -137,8 +136,10 @@ def best_plan(
         return plain, best
     if by_confidence:
         best = ended_by_confidence(conditions, best, best_rate, max_window)
+        if not best.min_confidence and best_rate <= asked:
+            return plain, NO_SPECULATION
     elif copies:
-        least = _least_confidence(conditions, best_rate, draft_s=0.0)
+        least = least_confidence(conditions, best_rate)
         best = replace(best, min_copy_confidence=least)
     return best_rate, replace(best, max_judged=most_judged(conditions, best))
 
@@ -149,7 +150,7 @@ def ended_by_confidence(
     """A plan of longer blocks, gone on with while a draft is worth its time at this rate."""
     block = plan.num_speculative_tokens
     longer = min(2 * block + 1, max_window, MAX_BLOCK)
-    least = _least_confidence(conditions, found, draft_s=conditions.draft_s)
+    least = least_confidence(conditions, found, draft_s=conditions.draft_s)
     if not least or longer == block:
         return plan
     return replace(
@@ -162,7 +163,7 @@ def ended_by_confidence(
     )
 
 
-def _least_confidence(conditions: Conditions, found: float, *, draft_s: float) -> float:
+def least_confidence(conditions: Conditions, found: float, *, draft_s: float = 0.0) -> float:
     """In all drafts before a further one that is worth its drafting and its row, at this rate.
 
     If they are right with probability p it commits p times the acceptance rate. To 0.05.

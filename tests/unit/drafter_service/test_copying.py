@@ -98,3 +98,11 @@ def test_a_cascades_model_does_not_draw_behind_copies_that_are_hardly_right(
     assert block.copied[:6] == tuple(range(6))
     assert len(block.token_ids) == (6 if min_confidence else 8), "9 cannot be copied"
     assert (block.state is DrafterState.UNSURE) == (min_confidence > 0)
+
+
+def test_drawn_tokens_are_not_held_certain_where_only_copies_have_a_limit() -> None:
+    bench = DrafterBench(cascade_of(ScriptedRunner(hashed_script(11, seed=1), vocab_size=11), 4, 4))
+    bench.post(opening(token_ids=(1, 2, 3), window=8))
+    plan(bench, 3, min_copy_confidence=0.001, draw_window=2)
+    assert len(run(bench)[0]) == 2
+    assert all(confidence < 1.0 for confidence in bench.session()._confidences)

@@ -69,6 +69,15 @@ def drive(
     return plans
 
 
+def test_copies_that_do_not_pay_by_themselves_end_where_a_models_drafts_do() -> None:
+    controller = cascade(experience(), in_turns=True)
+    controller._drawing.plan = WindowPlan(5, 5, 0.1, min_confidence=0.4, usual_block=2)
+    controller._copying.plan = NO_SPECULATION
+    assert controller.plan.min_copy_confidence == 0.4
+    controller._copying.plan = WindowPlan(8, 8, 0.0, min_copy_confidence=0.1)
+    assert controller.plan.min_copy_confidence == 0.1
+
+
 def test_where_both_pay_each_has_its_own_length() -> None:
     controller = cascade(experience(), in_turns=True)
     plans = drive(controller, copied=0.95, drawn=0.5)[50:]

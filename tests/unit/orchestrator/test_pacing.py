@@ -25,7 +25,7 @@ class Recorder:
         self.copied: list[list[int]] = []
         self.offers: list[tuple[int, int]] = []
 
-    def saw_block(self, *, num_tokens: int, draft_s: float) -> None:
+    def saw_block(self, *, num_tokens: int, draft_s: float, is_unsure: bool) -> None:
         self.blocks.append((num_tokens, draft_s))
 
     def saw_offer(self, *, num_tokens: int, num_copied: int) -> None:

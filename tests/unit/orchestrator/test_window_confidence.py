@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
+from orchestrator.confidence_trust import ConfidenceTrust, DrawnBlock
 from orchestrator.estimates import AcceptanceEstimate, CostCurve, Experience, PassCost
 from orchestrator.pipeline_rate import Conditions, expected_tokens
 from orchestrator.window_controller import FIRST_BLOCKS, WindowController
@@ -96,7 +98,9 @@ def drive(
         accepted = 0
         while accepted < drafts and chance.random() < acceptance:
             accepted += 1
-        controller.saw_block(num_tokens=drafts, draft_s=DRAFT_S * drafts)
+        controller.saw_block(
+            num_tokens=drafts, draft_s=DRAFT_S * drafts, is_unsure=bool(drafts) and not is_sure
+        )
         controller.saw_verdict(judged=drafts, accepted=accepted, committed=accepted + 1, sessions=1)
         plans.append(controller.plan)
         num_tokens -= accepted + 1
@@ -117,6 +121,42 @@ def test_a_drafter_that_is_sure_of_nothing_is_not_kept_short_for_long() -> None:
     assert plans[0].usual_block is not None
     assert {plan.usual_block for plan in plans[len(plans) // 2 :]} == {None}
     assert plans[-1].num_speculative_tokens > 2
+
+
+def test_what_is_not_believed_is_tried_again() -> None:
+    controller = controller_in_turns(0.8)
+    plans = drive(controller, 0.8, 2000, is_sure=False)
+    believed = [plan.usual_block is not None for plan in plans]
+    assert believed.index(False) < believed.index(True, believed.index(False))
+
+
+@pytest.mark.parametrize(("num_judged", "is_unsure"), [(1, False), (0, True)])
+def test_only_a_block_that_ended_unsure_and_was_judged_whole_should_have_gone_on(
+    num_judged: int, is_unsure: bool
+) -> None:
+    """Not one that copies followed, nor one that the verifier broke off."""
+    trust = ConfidenceTrust()
+    plan = WindowPlan(5, 5, None, min_confidence=0.4, usual_block=2)
+    for _ in range(20):
+        trust.saw(plan, DrawnBlock(1, is_unsure), judged=num_judged, accepted=num_judged)
+    assert trust.holds(0.2)
+    for _ in range(20):
+        trust.saw(plan, DrawnBlock(1, is_unsure=True), judged=1, accepted=1)
+    assert not trust.holds(0.2)
+
+
+def test_what_does_not_pay_without_confidence_and_cannot_have_it_is_no_plan() -> None:
+    found = conditions(0.3)
+    options = {"in_turns": True, "gain": 1.0, "by_confidence": True}
+    assert best_plan(found, max_window=1, **options)[1] is NO_SPECULATION
+    assert best_plan(found, max_window=40, **options)[1].min_confidence
+
+
+def test_in_company_a_knee_at_many_rows_is_not_forgotten() -> None:
+    curve = CostCurve(((64.0, 0.01), (256.0, 0.01), (512.0, 0.02), (1024.0, 0.04)))
+    found = replace(conditions(0.8, draft_s=0.0001), sessions=64, cost=curve).rounded()
+    assert found.pass_s(16) == pytest.approx(0.04, rel=0.05)
+    assert best_plan(found, max_window=48)[1].num_speculative_tokens <= 4
 
 
 def test_confidence_that_is_right_is_believed() -> None:
