@@ -53,9 +53,7 @@ class CascadeController:
             num_drawn_tokens=drawing.num_speculative_tokens,
             min_confidence=drawing.min_confidence,
             # copies that do not pay by themselves come in place of drafts
-            min_copy_confidence=(
-                copying.min_copy_confidence if copying.window else drawing.min_confidence
-            ),
+            min_copy_confidence=(copying if copying.window else drawing).min_copy_confidence,
         )
 
     def saw_offer(self, *, num_tokens: int, num_copied: int) -> None:

@@ -23,7 +23,7 @@ from orchestrator.window_plan import (
     PROBE_SHARE_IN_HOPE,
     WindowPlan,
     best_plan,
-    least_confidence,
+    least_copy_confidence,
     most_judged,
     patience,
     probe_interval,
@@ -280,7 +280,7 @@ class WindowController:
                 self.plan,
                 patience_s=wait_s,
                 max_judged=most_judged(conditions, self.plan),
-                min_copy_confidence=least_confidence(conditions, best_rate)
+                min_copy_confidence=least_copy_confidence(conditions, best_rate)
                 if self._copies
                 else 0.0,
             )

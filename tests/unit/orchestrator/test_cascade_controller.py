@@ -69,11 +69,12 @@ def drive(
     return plans
 
 
-def test_copies_that_do_not_pay_by_themselves_end_where_a_models_drafts_do() -> None:
+def test_copies_that_do_not_pay_by_themselves_have_a_limit_too() -> None:
+    """They come in place of drafts."""
     controller = cascade(experience(), in_turns=True)
-    controller._drawing.plan = WindowPlan(5, 5, 0.1, min_confidence=0.4, usual_block=2)
+    controller._drawing.plan = WindowPlan(5, 5, 0.1, min_copy_confidence=0.2, usual_block=2)
     controller._copying.plan = NO_SPECULATION
-    assert controller.plan.min_copy_confidence == 0.4
+    assert controller.plan.min_copy_confidence == 0.2
     controller._copying.plan = WindowPlan(8, 8, 0.0, min_copy_confidence=0.1)
     assert controller.plan.min_copy_confidence == 0.1
 

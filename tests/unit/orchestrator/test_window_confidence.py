@@ -185,3 +185,22 @@ def test_a_drafter_that_may_pay_after_all_is_probed_sooner(trials: float, share:
         controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)
         tokens += 1
     assert tokens == math.ceil(due)
+
+
+def test_a_copying_plan_that_is_kept_ends_by_what_rows_cost_by_now() -> None:
+    cost = PassCost()
+    for rows in (1, 5, 40):
+        cost.update(rows, PASS_S, sessions=1)
+    experience = Experience(cost).copying
+    controller = WindowController(
+        experience, max_window=40, start=WindowPlan(4, 40, None), copies=True
+    )
+    limits = []
+    for row_s in (0.0, 0.0001):  # 20 of it a row
+        for _ in range(60):
+            for rows in (1, 9, 17, 40):
+                cost.update(rows, PASS_S + 20 * row_s * (rows - 1), sessions=1)
+            controller.saw_verdict(judged=8, accepted=8, committed=9, sessions=1)
+        assert controller.plan.ahead
+        limits.append(controller.plan.min_copy_confidence)
+    assert limits[0] == 0.0 < limits[1]
