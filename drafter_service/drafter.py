@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -61,7 +61,8 @@ class Proposal:
     `is_pending`: no draw yet, but the drafter works on it (a prompt in prefill); otherwise an
     empty proposal means that there is nothing to guess from here. `is_waiting`: no draw before
     other sessions leave room. `error`: the session cannot be
-    drafted for. `num_read`: tokens of the sequence that a model read for it. `ends_block`: nothing
+    drafted for. `num_read`: tokens of the sequence that a model read for it in the first of its
+    `num_steps`. `ends_block`: nothing
     behind the last draw is worth drafting until that is final, which follows from the tokens before
     that draw and never from the draw itself. With a `tree` the draws are its nodes, which branch.
     `is_copied` where a drafter that draws from a model as well has copied them. `confidences`: how
@@ -73,6 +74,7 @@ class Proposal:
     is_waiting: bool = False
     error: PacelineError | None = None
     num_read: int = 0
+    num_steps: int = 1
     ends_block: bool = False
     tree: TreeShape | None = None
     is_copied: bool = False
@@ -99,6 +101,15 @@ class WarmsUp(Protocol):
 
     def warm_up(self) -> None:
         """Do once, before any session, what is done only once."""
+        ...
+
+
+@runtime_checkable
+class DrawsRuns(Protocol):
+    """A drafter that may draw several tokens for a proposal, one after the other."""
+
+    def draw_while(self, is_undisturbed: Callable[[], bool]) -> None:
+        """Go on within a proposal for as long as that holds, which is asked before each token."""
         ...
 
 

@@ -168,7 +168,8 @@ class DrafterEngine:
             return [self._fail(asked[0].key, error)]
         self._failures.succeeded()
         seconds = time.perf_counter() - started
-        self.metrics.stepped(seconds=seconds, sessions=len(asked))
+        num_steps = max(proposal.num_steps for proposal in proposals)
+        self.metrics.stepped(seconds=seconds, sessions=len(asked), steps=num_steps)
         reads = any(map(self._reads_much, asked, proposals))
         draw_s = None if reads else seconds
         return [

@@ -4,13 +4,14 @@ sessions in one pass."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from drafter_service.confidence import confidences
+from drafter_service.draft_run import DraftRun
 from drafter_service.drafter import Proposal, ProposeRequest
 from drafter_service.tree_drafting import Step, TreeDrafting
 from paceline.config import RuntimeConfig, TreeConfig
@@ -25,7 +26,7 @@ from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.runtime.warm_up import warm_up
 from paceline.sampling.columns import Columns
-from paceline.sampling.draw import DraftRow, draw_drafts
+from paceline.sampling.draw import DraftRow, Draw, draw_drafts
 from paceline.sampling.penalties import NEGATIVE_INFINITY
 from paceline.sampling.probabilities import RowContext
 from paceline.tree_shape import ROOT
@@ -62,6 +63,7 @@ class ModelDrafter:
         self._runner = runner
         self._columns = columns
         self._min_confidence = min_confidence
+        self._is_undisturbed: Callable[[], bool] = lambda: False
         self._budget = config.max_batch_tokens
         self._info = info
         self._tables: dict[SessionKey, PageTable] = {}
@@ -77,6 +79,10 @@ class ModelDrafter:
 
     def warm_up(self) -> None:
         warm_up(self._runner)
+
+    def draw_while(self, is_undisturbed: Callable[[], bool]) -> None:
+        """From now on draw tokens one after the other in one proposal while that holds."""
+        self._is_undisturbed = is_undisturbed
 
     def reserve(self, key: SessionKey, opening: OpenSession) -> None:
         if opening.vocab_size < 1:
@@ -132,7 +138,48 @@ class ModelDrafter:
                 proposals[index] = replace(proposal, num_read=proposals[index].num_read)
                 if not isinstance(proposal.error, InvalidArgumentError | None):
                     self._tables[requests[index].key].disown()  # what is cached may be at fault
+        if len(finishing) == len(requests) and self._is_undisturbed():
+            return self._run_on(requests, proposals)
         return proposals
+
+    def _run_on(
+        self, requests: Sequence[ProposeRequest], proposals: list[Proposal]
+    ) -> list[Proposal]:
+        """Draw further tokens for all of them, if each has its first and may go on from it."""
+        if not all(map(self._may_run, requests, proposals)):
+            return proposals
+        runs = [
+            DraftRun(request, self._tables[request.key], proposal)
+            for request, proposal in zip(requests, proposals, strict=True)
+        ]
+        asks_confidence = any(map(self._asks_confidence, requests))
+        while all(run.has_room for run in runs) and self._is_undisturbed():
+            try:
+                logits = self._runner.forward([run.chunk() for run in runs])
+            except Exception as error:  # the next step meets it again, and tells of it
+                logger.debug("a run has ended early: %s", error)
+                break
+            drawn = self._draw_rows(logits, requests, [run.row() for run in runs])
+            found = confidences(logits) if asks_confidence else [None] * len(runs)
+            taken = [
+                run.take(draw, sure, least=self._min_confidence)
+                for run, draw, sure in zip(runs, drawn, found, strict=True)
+            ]
+            if not all(taken):
+                break
+        return [run.proposed() for run in runs]
+
+    def _may_run(self, request: ProposeRequest, proposal: Proposal) -> bool:
+        """Whether more may follow a proposal's draw at once: it is one of a chain, and no grammar
+        has to see it first."""
+        is_alike = bool(proposal.confidences) == self._asks_confidence(request)
+        return (
+            is_alike
+            and len(proposal.draws) == 1
+            and proposal.tree is None
+            and request.key not in self._matchers
+            and not self._trees.wants(request)
+        )
 
     def _note_prompt(self, opening: OpenSession, table: PageTable, start: int) -> None:
         """After a pass from position `start` on: count the prompt's part of it, and offer that.
@@ -211,18 +258,15 @@ class ModelDrafter:
 
     def _draw(self, logits: Tensor, requests: Sequence[ProposeRequest]) -> list[Proposal]:
         """Sample one token a request from its row of `logits`."""
-        # ids that the target lacks must never be drawn
-        width = min(request.opening.vocab_size for request in requests)
         matchers = [self._matchers.get(request.key) for request in requests]
         masks = [None if matcher is None else matcher.mask() for matcher in matchers]
         rows = [_draft_row(*pair) for pair in zip(requests, masks, strict=True)]
-        columns = None if self._columns is None else self._columns.below(width)
-        draws = draw_drafts(logits[:, : width if columns is None else len(columns)], rows, columns)
+        draws = self._draw_rows(logits, requests, rows)
         proposals = [
             self._failed(draw) if isinstance(draw, PacelineError) else Proposal([draw])
             for draw in draws
         ]
-        if self._min_confidence or any(request.has_limits for request in requests):
+        if any(map(self._asks_confidence, requests)):
             proposals = [
                 self._with_confidence(*each)
                 for each in zip(requests, proposals, confidences(logits), strict=True)
@@ -232,10 +276,21 @@ class ModelDrafter:
             for mask, proposal in zip(masks, proposals, strict=True)
         ]
 
+    def _draw_rows(
+        self, logits: Tensor, requests: Sequence[ProposeRequest], rows: Sequence[DraftRow]
+    ) -> list[Draw | PacelineError]:
+        # ids that the target lacks must never be drawn
+        width = min(request.opening.vocab_size for request in requests)
+        columns = None if self._columns is None else self._columns.below(width)
+        return draw_drafts(logits[:, : width if columns is None else len(columns)], rows, columns)
+
+    def _asks_confidence(self, request: ProposeRequest) -> bool:
+        return self._min_confidence > 0.0 or request.has_limits
+
     def _with_confidence(
         self, request: ProposeRequest, proposal: Proposal, found: float
     ) -> Proposal:
-        if not proposal.draws or not (self._min_confidence or request.has_limits):
+        if not proposal.draws or not self._asks_confidence(request):
             return proposal
         is_unsure = request.confidence * found < request.min_confidence
         ends_block = is_unsure or found < self._min_confidence

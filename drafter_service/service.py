@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from drafter_service.cascade import CascadeDrafter
 from drafter_service.corpus import load_corpus
-from drafter_service.drafter import Drafter, WarmsUp
+from drafter_service.drafter import Drafter, DrawsRuns, WarmsUp
 from drafter_service.engine import DrafterEngine
 from drafter_service.model import ModelDrafter
 from drafter_service.ngram import NGRAM_INFO, NgramDrafter
@@ -48,6 +48,8 @@ async def serve(
         wire=DRAFTER_LINK,
         max_message_bytes=config.grpc.max_message_bytes,
     )
+    if isinstance(drafter, DrawsRuns):
+        drafter.draw_while(core.thread.has_no_mail)
     return await start_worker(
         config,
         config.drafter.listen,

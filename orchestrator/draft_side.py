@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from orchestrator.affinity import Demand
 from orchestrator.cascade_controller import CascadeController
@@ -35,6 +36,26 @@ MAX_UNTOLD = 64
 window opens; each message would take a core from the verifier where they share the CPUs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rethink:
+    """How far to speculate after a verdict, to be decided at once or, if it may, a little later.
+
+    `decide` tells the drafter what has changed, and returns whether anything has. It comes before
+    whatever is heard of the session next.
+    """
+
+    decide: Callable[[], bool]
+    may_wait: bool
+
+
+class _Heard(NamedTuple):
+    """A verdict, the sessions that its verifier had, and when it came."""
+
+    verdict: Verdict
+    live_sessions: int
+    at: float
+
+
 class DraftSide:
     """A generation's session on a drafter, while it has one.
 
@@ -59,6 +80,8 @@ class DraftSide:
         self._had_one = False
         self._worker: WorkerSession[DrafterEvent, DrafterReply] | None = None
         self._pacing: Pacing | None = None
+        self._competes = False
+        """Whether both workers compute on one device."""
         self._said_nothing = False
         self._untold: tuple[int, ...] = ()
         """Committed last; a drafter whose window is closed need not hear of it at once."""
@@ -177,7 +200,7 @@ class DraftSide:
             sessions=sessions,
             is_deterministic=self._is_deterministic,
         )
-        competes = _compete(drafter, verifier.info)
+        competes = self._competes = _compete(drafter, verifier.info)
         copies_only = drafter is not None and drafter.kind == "ngram"
         drawing = controller_of(experience, in_turns=competes, copies=copies_only)
         self._pacing = Pacing(
@@ -220,27 +243,51 @@ class DraftSide:
         if self._pacing is not None:
             self._pacing.drafted(block, committed, now)
 
-    def advance(self, verdict: Verdict, *, live_sessions: int, now: float) -> bool:
-        """Tell it what became final, and how far to speculate from here; whether that changed."""
-        features = self._features.fresh(verdict.features)
+    def advance(self, verdict: Verdict, *, live_sessions: int, now: float) -> Rethink | None:
+        """Tell it what became final; returns how to find out how far to speculate from here.
+
+        A session alone with a drafter that has a device of its own waits for what it is told, and
+        hears it before that is thought over.
+        """
         advance = replace(
-            self._news(verdict.epoch, verdict.base, verdict.token_ids), features=features
+            self._news(verdict.epoch, verdict.base, verdict.token_ids),
+            features=self._features.fresh(verdict.features),
         )
-        if self._pacing is None:
+        pacing = self._pacing
+        if pacing is None:
             self._send(advance)
+            return None
+        is_urgent = live_sessions == 1 and not self._competes and pacing.plan.window > 0
+        if is_urgent:
+            self._tell(advance, pacing, now)
+        heard = _Heard(verdict, live_sessions, now)
+        untold = None if is_urgent else advance
+        return Rethink(lambda: self._rethink(pacing, heard, untold), may_wait=is_urgent)
+
+    def _rethink(self, pacing: Pacing, heard: _Heard, advance: Advance | None) -> bool:
+        """Decide how far to speculate after a verdict, and tell the drafter, together with what it
+        was not told of the verdict; whether anything changed."""
+        if pacing is not self._pacing:  # it was lost meanwhile
             return False
-        before = self._pacing.plan
-        plan = self._pacing.judged(verdict, live_sessions, now)
-        has_changed = plan != before
+        before = pacing.plan
+        plan = pacing.judged(heard.verdict, heard.live_sessions, heard.at)
+        if advance is None:
+            if plan.drafting != before.drafting:
+                news = self._news(heard.verdict.epoch, len(self._session.tokens))
+                self._send(self._with_plan(news))
+            return plan != before
         is_closed = not before.window and not plan.window
-        if is_closed and features is None and len(advance.token_ids) < MAX_UNTOLD:
+        if is_closed and advance.features is None and len(advance.token_ids) < MAX_UNTOLD:
             self._untold = advance.token_ids
-            return has_changed
+            return plan != before
         if plan.drafting != before.drafting:
             advance = self._with_plan(advance)
-        self._pacing.advanced(len(self._session.tokens), now)
+        self._tell(advance, pacing, heard.at)
+        return plan != before
+
+    def _tell(self, advance: Advance, pacing: Pacing, now: float) -> None:
+        pacing.advanced(len(self._session.tokens), now)
         self._send(advance)
-        return has_changed
 
     def tell_features(self, features: Features) -> None:
         """Of tokens that it has been told already."""

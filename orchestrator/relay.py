@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.affinity import Demand
 from orchestrator.answer_trace import AnswerTrace
-from orchestrator.draft_side import DraftSide
+from orchestrator.draft_side import DraftSide, Rethink
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router, VerifierWorker
 from orchestrator.session import Session
@@ -93,6 +93,8 @@ class Relay:
         )
         self._verdicts: asyncio.Queue[Verdict | PacelineError] = asyncio.Queue()
         self._stop_listening: Callable[[], None] = _nothing
+        self._rethink: Rethink | None = None
+        """What is to be decided once the last verdict has left for the drafter."""
         self._is_over = False
         self._is_counted = False
         self._started = 0.0
@@ -162,6 +164,7 @@ class Relay:
     # --- the pipeline -----------------------------------------------------------------------
 
     def _on_draft(self, reply: DrafterReply, num_bytes: int) -> None:
+        self._decide()
         self.session.counts.bytes_drafter += num_bytes
         if isinstance(reply, SessionError):
             self._on_drafter_lost(error_from_code(reply.code, reply.message))
@@ -180,6 +183,7 @@ class Relay:
             self.session.counts.dropped += len(reply.token_ids)
 
     def _on_verdict(self, reply: VerifierReply, num_bytes: int) -> None:
+        self._decide()
         self.session.counts.bytes_verifier += num_bytes
         if isinstance(reply, SessionError):
             self._on_verifier_lost(error_from_code(reply.code, reply.message))
@@ -214,7 +218,16 @@ class Relay:
         """Tell the drafter what became final, and both workers how to speculate from here."""
         verifier = self._verifier.worker
         live = 1 if verifier is None else verifier.num_sessions
-        if self._drafts.advance(verdict, live_sessions=live, now=time.monotonic()):
+        self._rethink = self._drafts.advance(verdict, live_sessions=live, now=time.monotonic())
+        if self._rethink is not None and self._rethink.may_wait:
+            asyncio.get_running_loop().call_soon(self._decide)
+        else:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Decide how to go on after the last verdict, if that is still to be decided."""
+        rethink, self._rethink = self._rethink, None
+        if rethink is not None and not self._is_over and rethink.decide():
             self._set_speculation()
 
     def _set_speculation(self) -> None:

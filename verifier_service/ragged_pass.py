@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from paceline.device_clock import device_ended_at
 from paceline.errors import PacelineError
 from paceline.features import Features
 from paceline.runtime.engine_thread import SessionKey
@@ -92,6 +93,7 @@ def run_pass(
     ]
     judgements = judge_pass(logits, trials)
     judged = time.perf_counter()
+    forwarded = max(forwarded, device_ended_at())
     return PassResult(
         judged=list(zip(complete, judgements, strict=True)),
         prompt_logprobs=prompt_logprobs,

@@ -1,13 +1,18 @@
-"""An emulated device: a pass takes the time that is set for it, asleep, so that no CPU is used."""
+"""An emulated device: a pass takes the time that is set for it, asleep, so that no CPU is used.
+
+As on a real one the host goes on at once, and waits where it reads the pass's result.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor
 
+from paceline.device_clock import launched, wait_for_device
 from paceline.runtime.page_table import PageTable
 from paceline.runtime.pass_cost import PassCost
 from paceline.runtime.runner import Chunk, Runner
@@ -34,17 +39,22 @@ class EmulatedRunner:
         self._cost = cost
 
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """The logits of the runner inside, when their time has come; see `Runner`."""
+        """The logits of the runner inside, whose time has come after `wait_for_device`; see
+        `Runner`."""
+        wait_for_device()
         started = time.perf_counter()
         num_tokens = sum(len(chunk.token_ids) for chunk in chunks)
         due = started + self._cost.seconds(num_tokens, len(chunks))
         logits = self._runner.forward(chunks)
+        launched(partial(self._end, started, due))
+        return logits
+
+    def _end(self, started: float, due: float) -> None:
         sleep_until(due)
         ended = time.perf_counter()
         self.passes += 1
         self.busy_s += ended - started
         self.late_s += ended - due
-        return logits
 
     def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
         """Keep one path of a tree, which costs no time; see `Runner`."""

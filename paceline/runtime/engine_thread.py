@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from paceline.device_clock import wait_for_device
 from paceline.errors import PacelineError
 from paceline.types import SessionId
 
@@ -133,6 +134,10 @@ class EngineThread(Generic[E, R]):
         if self._thread.is_alive():
             self._thread.join()
 
+    def has_no_mail(self) -> bool:
+        """Whether nobody waits for the step that is being computed to end."""
+        return self._inbox.empty()
+
     def call(self, work: Callable[[], None]) -> Future[None]:
         """Run something on the thread, before or between steps."""
         done: Future[None] = Future()
@@ -212,7 +217,9 @@ class EngineThread(Generic[E, R]):
 
     def _step(self, now: float) -> Sequence[tuple[LinkId, R]]:
         try:
-            return self._engine.step(now)
+            replies = self._engine.step(now)
+            wait_for_device()  # for a pass of which nothing was read
+            return replies
         finally:
             self.busy_s += self._clock() - now
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paceline.device_clock import wait_for_device
 from paceline.errors import InvalidArgumentError, PacelineError
 from paceline.sampling.params import SamplingParams
 from paceline.sampling.penalties import (
@@ -22,7 +23,7 @@ from paceline.sampling.penalties import (
     apply_penalties,
     changes_logits,
 )
-from paceline.sampling.selection import lowest_argmax, mass_cutoff
+from paceline.sampling.selection import largest, mass_cutoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def target_weights(
     _filter_typical_p(weights, rows)
     greedy = [i for i, row in enumerate(rows) if row.params.is_greedy]
     if greedy:
-        chosen = lowest_argmax(adjusted[greedy])
+        _, chosen = largest(adjusted[greedy])
         weights[greedy] = torch.nn.functional.one_hot(chosen, weights.shape[1]).to(weights)
     return weights
 
@@ -115,8 +116,8 @@ def greedy_tokens(logits: Tensor, rows: Sequence[RowContext]) -> Tensor:
     The lowest id wins a tie. Raises what `target_weights` raises.
     """
     adjusted = adjust_logits(logits, rows)
-    chosen = lowest_argmax(adjusted)
-    _check_peaks(adjusted.gather(1, chosen.unsqueeze(1)), rows)
+    peaks, chosen = largest(adjusted)
+    _check_peaks(peaks, rows)
     return chosen
 
 
@@ -132,6 +133,7 @@ def adjust_logits(logits: Tensor, rows: Sequence[RowContext]) -> Tensor:
 
 
 def _check_peaks(peaks: Tensor, rows: Sequence[RowContext]) -> None:
+    wait_for_device()
     # a few numbers: asking Python is one call where tensors take four
     values: list[float] = peaks.flatten().tolist()
     index = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)

@@ -156,11 +156,12 @@ class DrafterMetrics:
             "step.sessions", "{session}", "Sessions that shared a drafting step.", SIZES
         )
 
-    def stepped(self, *, seconds: float, sessions: int) -> None:
-        """One step drafted for so many sessions."""
-        self.counters["steps"] += 1
-        self._step_s.record(seconds)
-        self._step_sessions.record(sessions)
+    def stepped(self, *, seconds: float, sessions: int, steps: int = 1) -> None:
+        """So many steps drafted for so many sessions, in `seconds` together."""
+        self.counters["steps"] += steps
+        for _ in range(steps):
+            self._step_s.record(seconds / steps)
+            self._step_sessions.record(sessions)
 
     def sent(self, num_tokens: int) -> None:
         """A block was sent."""

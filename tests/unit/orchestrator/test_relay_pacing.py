@@ -103,6 +103,39 @@ async def test_what_a_drafter_was_not_told_it_hears_at_the_end(bench: RelayBench
     assert advance == Advance(bench.drafter_id, 0, 3, (3, 4, 5), window=0)
 
 
+@pytest.mark.parametrize("speaks_at_once", [False, True])
+async def test_alone_a_drafter_hears_of_a_verdict_before_the_plan_is_thought_over(
+    bench: RelayBench, *, speaks_at_once: bool
+) -> None:
+    """What changes follows, at the latest before the drafter's next word is heard."""
+    relay = bench.start(**ADAPTIVE)
+    bench.heard_by(bench.drafter)
+    bench.heard_by(bench.verifiers[0])
+    timings = PassTimings(0, 30_000, 0, 5, 1)
+    base, changes, told = 3, [], []
+    for epoch in range(100):
+        bench.draft(base, 7, 7, epoch=epoch)
+        bench.heard_by(bench.verifiers[0])
+        bench.verdict(base, 8, epoch=epoch + 1, timings=timings, num_judged=2)
+        (advance,) = bench.heard_by(bench.drafter)
+        assert advance == Advance(bench.drafter_id, epoch + 1, base, (8,))
+        assert bench.heard_by(bench.verifiers[0]) == []
+        base += 1
+        if speaks_at_once:
+            bench.draft(base, epoch=epoch + 1, state=DrafterState.PAUSED)
+        else:
+            await rest()
+        for change in bench.heard_by(bench.drafter):
+            assert (change.base, change.token_ids) == (base, ())
+            changes.append(change.window)
+        told += [e for e in bench.heard_by(bench.verifiers[0]) if isinstance(e, SetSpeculation)]
+        if relay.window == 0:
+            break
+    assert changes[-1] == relay.window == 0, "none of its drafts is right"
+    assert told[-1] == SetSpeculation(bench.verifier_id, enabled=True, patience_us=0)
+    relay.close()
+
+
 async def test_on_one_device_the_verifier_hears_first_that_a_window_opens(
     bench: RelayBench,
 ) -> None:

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from paceline.device_clock import device_ended_at, wait_for_device
 from paceline.runtime.emulated import SPIN_S, EmulatedRunner, device_counters, sleep_until
 from paceline.runtime.pass_cost import PassCost
 from paceline.runtime.runner import Chunk
@@ -34,18 +35,43 @@ def test_a_pass_takes_its_time_and_gives_the_models_logits() -> None:
         assert (runner.vocab_size, runner.context_length) == (11, 4096)
     started = time.perf_counter()
     logits = emulated.forward([Chunk(emulated.pool.open_table(8), [1, 2, 3], 2)])
+    assert emulated.passes == 0  # it goes on while the host does something else
+    wait_for_device()
     elapsed = time.perf_counter() - started
     assert torch.equal(logits, plain.forward([Chunk(plain.pool.open_table(8), [1, 2, 3], 2)]))
     assert elapsed >= 0.007
     assert emulated.passes == 1
     assert 0.007 <= emulated.busy_s <= elapsed
     assert emulated.late_s == pytest.approx(emulated.busy_s - 0.007, abs=1e-4)
+    assert started + 0.007 <= device_ended_at() <= started + elapsed
+
+
+def test_a_pass_begins_when_the_one_before_it_has_ended() -> None:
+    emulated = EmulatedRunner(ScriptedRunner(hashed_script(11), vocab_size=11), PassCost(0.004))
+    table = emulated.pool.open_table(8)
+    started = time.perf_counter()
+    for token_id in (1, 2, 3):
+        emulated.forward([Chunk(table, [token_id], 1)])
+    wait_for_device()
+    assert time.perf_counter() - started >= 0.012
+    assert emulated.passes == 3
+    wait_for_device()  # nothing is left to wait for
+    assert emulated.passes == 3
+
+
+def test_a_pass_that_fails_leaves_nothing_to_wait_for() -> None:
+    emulated = EmulatedRunner(ScriptedRunner(hashed_script(11), vocab_size=11), PassCost(60.0))
+    with pytest.raises(AssertionError):
+        emulated.forward([Chunk(emulated.pool.open_table(8), [], 1)])
+    wait_for_device()
+    assert emulated.passes == 0
 
 
 def test_a_pass_that_computes_longer_is_not_held_back() -> None:
     script = hashed_script(11)
     emulated = EmulatedRunner(ScriptedRunner(script, vocab_size=11), PassCost(0.0))
     emulated.forward([Chunk(emulated.pool.open_table(8), [1, 2, 3], 1)])
+    wait_for_device()
     assert emulated.late_s == pytest.approx(emulated.busy_s, abs=1e-4)
 
 
@@ -73,6 +99,7 @@ def test_only_an_emulated_device_counts_its_time() -> None:
     emulated = EmulatedRunner(inner, PassCost(0.004))
     assert device_counters(inner) == {}
     emulated.forward([Chunk(emulated.pool.open_table(8), [1, 2, 3], 1)])
+    wait_for_device()
     counters = device_counters(emulated)
     assert counters["device_passes"] == 1
     assert counters["device_busy_us"] == round(emulated.busy_s * 1e6) >= 4000

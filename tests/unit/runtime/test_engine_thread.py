@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from paceline.device_clock import launched
 from paceline.runtime.engine_thread import (
     DeviceLostError,
     EngineThread,
@@ -290,6 +291,38 @@ def test_stopping_waits_for_the_step_under_way(bench: Bench) -> None:
     may_end.set()
     stopping.join(PATIENCE_S)
     assert delivered.get(timeout=PATIENCE_S) == ["done"]
+
+
+def test_a_step_can_see_whether_anyone_waits_for_its_end(bench: Bench) -> None:
+    link, delivered = bench.attach()
+    seen: list[bool] = []
+    plain = bench.engine.step
+
+    def step(now: float) -> Sequence[tuple[LinkId, Any]]:
+        seen.append(bench.thread.has_no_mail())
+        link.post(["another"])
+        seen.append(bench.thread.has_no_mail())
+        return plain(now)
+
+    bench.engine.step = step  # type: ignore[method-assign]
+    link.post([bench.step([(1, "done")])])
+    assert delivered.get(timeout=PATIENCE_S) == ["done"]
+    assert seen == [True, False]
+
+
+def test_replies_leave_when_the_device_has_computed_them(bench: Bench) -> None:
+    link, delivered = bench.attach()
+    waited: list[int] = []
+    plain = bench.engine.step
+
+    def step(now: float) -> Sequence[tuple[LinkId, Any]]:
+        launched(lambda: waited.append(delivered.qsize()))
+        return plain(now)
+
+    bench.engine.step = step  # type: ignore[method-assign]
+    link.post([bench.step([(1, "done")])])
+    assert delivered.get(timeout=PATIENCE_S) == ["done"]
+    assert waited == [0]
 
 
 def test_stopping_frees_the_sessions_of_links_that_are_still_open(bench: Bench) -> None:

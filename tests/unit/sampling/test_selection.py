@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.sampling.selection import inverse_cdf, lowest_argmax, mass_cutoff
+from paceline.sampling.selection import inverse_cdf, largest, mass_cutoff
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
 
@@ -19,20 +19,32 @@ def _random(rows: int, width: int, seed: int) -> Tensor:
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("width", [1, 7, 256, 257, 1000, 4096])
+@pytest.mark.parametrize("width", [1, 7, 4096, 8192, 8193, 9000, 12_288])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_argmax_is_the_first_maximum(width: int, dtype: torch.dtype) -> None:
     rows = _random(40, width, width).mul(2).round().to(dtype)  # rounded: many ties
     expected = [row.index(max(row)) for row in rows.tolist()]
-    assert lowest_argmax(rows).tolist() == expected
+    peaks, indices = largest(rows)
+    assert indices.tolist() == expected
+    assert peaks.tolist() == rows.amax(1).tolist()
 
 
 def test_a_greedy_tie_over_blocks_goes_to_the_lowest_id() -> None:
-    rows = torch.zeros(3, 600)
-    rows[0, [599, 300, 10]] = 1.0
-    rows[1, [590, 599]] = 1.0  # behind the last whole block
-    rows[2, [511, 599]] = 1.0
-    assert lowest_argmax(rows).tolist() == [10, 590, 511]
+    rows = torch.zeros(3, 8600)  # 33 whole blocks of 256 end at 8448
+    rows[0, [8599, 300, 10]] = 1.0
+    rows[1, [8590, 8599]] = 1.0  # behind the last whole block
+    rows[2, [8447, 8599]] = 1.0
+    assert largest(rows)[1].tolist() == [10, 8590, 8447]
+
+
+@pytest.mark.parametrize("place", [3, 8595])
+@pytest.mark.parametrize("width", [40, 8600])
+def test_a_row_with_a_nan_has_no_maximum(place: int, width: int) -> None:
+    rows = torch.zeros(2, width)
+    rows[0, min(place, width - 1)] = math.nan
+    peaks, _ = largest(rows)
+    assert math.isnan(peaks[0])
+    assert peaks[1] == 0.0
 
 
 def _plain_cutoff(weights: list[float], share: float) -> float:
