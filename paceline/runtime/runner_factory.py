@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import psutil
 import torch
 from transformers import PreTrainedModel
@@ -10,11 +12,15 @@ from paceline.config import ModelConfig, RuntimeConfig
 from paceline.errors import ModelLoadError
 from paceline.runtime.kv_store import KVStore, bytes_needed
 from paceline.runtime.loader import LoadedModel, load_model
+from paceline.runtime.merged_linear import SharedInputs, merge
 from paceline.runtime.model_runner import ModelRunner
+from paceline.runtime.packed_linear import pack
 from paceline.runtime.page_pool import PagePool
 from paceline.runtime.quiet import quiet_transformers
 from paceline.runtime.ragged_attention import ATTENTION_NAME, UnsupportedAttentionError
 from paceline.runtime.self_check import NUM_TOKENS, Reference, deviation, take_reference
+
+_log = logging.getLogger(__name__)
 
 # Largest accepted deviation of the self-check. An unsupported architecture is off by 0.1 to 1.
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.06, "float16": 0.03}
@@ -56,6 +62,7 @@ def build_runner(
             f" runtime.page_size {runtime.page_size}"
         )
     reference = _checked_reference(loaded, vocab_size)
+    pack(loaded.model)
     store = _allocate(loaded, runtime, reference)
     return ModelRunner(
         loaded.model,
@@ -89,14 +96,20 @@ def _allocate(loaded: LoadedModel, runtime: RuntimeConfig, reference: Reference)
 
 
 def _checked_reference(loaded: LoadedModel, vocab_size: int) -> Reference:
+    """Make the model ready to be a runner's, and see whether it still says what it said before."""
     model = loaded.model
     name = type(model).__name__
+    tolerance = _QUANTIZED_TOLERANCE.get(loaded.quantization, _TOLERANCE[loaded.dtype])
+    shared = SharedInputs()
     try:
         with quiet_transformers():
-            reference = take_reference(model, vocab_size)
+            with shared.watching(model):
+                reference = take_reference(model, vocab_size)
             if not reference.shapes:
                 raise UnsupportedAttentionError("it caches no keys and values")
             use_ragged_attention(model)
+            if _merges(model, shared, reference, tolerance):
+                return reference
             found = deviation(model, reference)
     except torch.OutOfMemoryError as error:
         raise ModelLoadError(f"{loaded.device} is out of memory: {error}") from error
@@ -104,13 +117,27 @@ def _checked_reference(loaded: LoadedModel, vocab_size: int) -> Reference:
         raise ModelLoadError(
             f"{name}: architecture not supported by ragged attention: {error}"
         ) from error
-    tolerance = _QUANTIZED_TOLERANCE.get(loaded.quantization, _TOLERANCE[loaded.dtype])
     if not found <= tolerance:  # NaN too
         raise ModelLoadError(
             f"{name}: architecture not supported by ragged attention: logits deviate by"
             f" {found:.3g} from the model's own, {tolerance} is allowed"
         )
     return reference
+
+
+def _merges(
+    model: PreTrainedModel, shared: SharedInputs, reference: Reference, tolerance: float
+) -> bool:
+    """Have layers that share an input compute together, unless the model does something else with
+    what they give; whether they do."""
+    undo = merge(model, shared.groups)
+    try:
+        if deviation(model, reference) <= tolerance:
+            return True
+    except Exception as error:  # without them it may do
+        _log.debug("linear layers are not merged: %s", error)
+    undo()
+    return False
 
 
 def use_ragged_attention(model: PreTrainedModel) -> None:
