@@ -25,8 +25,14 @@ async def merge(
 
     At most `at_once` of them are begun and not at their end; None: all of them.
     No stream is read further ahead than one item, so a slow reader slows them all. However this
-    ends, every stream has been closed.
+    ends, every stream has been closed. A single one is read by whoever reads this, without a task
+    of its own that each item would have to pass through.
     """
+    if len(streams) == 1 and (at_once is None or at_once > 0):
+        async with aclosing(streams[0]) as stream:
+            async for item in stream:
+                yield item
+        return
     items: asyncio.Queue[T | _End] = asyncio.Queue(maxsize=1)
     closing = False
     places = asyncio.Semaphore(len(streams) if at_once is None else at_once)

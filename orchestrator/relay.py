@@ -41,6 +41,10 @@ from paceline.types import (
 
 logger = logging.getLogger(__name__)
 
+DECIDES_AFTER_S = 0.001
+"""After a verdict, of which drafter and client are told meanwhile, a plan may be thought over: the
+search for another can take as long."""
+
 
 def _nothing() -> None:
     pass
@@ -94,7 +98,7 @@ class Relay:
         self._verdicts: asyncio.Queue[Verdict | PacelineError] = asyncio.Queue()
         self._stop_listening: Callable[[], None] = _nothing
         self._rethink: Rethink | None = None
-        """What is to be decided once the last verdict has left for the drafter."""
+        """What is to be decided once the last verdict has left for drafter and client."""
         self._is_over = False
         self._is_counted = False
         self._started = 0.0
@@ -209,6 +213,8 @@ class Relay:
         elif self._drafts.is_open:
             self._advance_drafter(reply)
         self._verdicts.put_nowait(reply)
+        if self._rethink is not None:
+            asyncio.get_running_loop().call_later(DECIDES_AFTER_S, self._decide)
 
     def _committed_at(self, block: DraftBlock) -> list[int]:
         """Tokens committed at a block's positions before it came."""
@@ -219,9 +225,7 @@ class Relay:
         verifier = self._verifier.worker
         live = 1 if verifier is None else verifier.num_sessions
         self._rethink = self._drafts.advance(verdict, live_sessions=live, now=time.monotonic())
-        if self._rethink is not None and self._rethink.may_wait:
-            asyncio.get_running_loop().call_soon(self._decide)
-        else:
+        if self._rethink is not None and not self._rethink.may_wait:
             self._decide()
 
     def _decide(self) -> None:
