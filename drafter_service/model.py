@@ -10,12 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from drafter_service.confidence import confidences
 from drafter_service.draft_run import DraftRun
 from drafter_service.drafter import Proposal, ProposeRequest
+from drafter_service.drawing import Drawing
 from drafter_service.tree_drafting import Step, TreeDrafting
 from paceline.config import RuntimeConfig, TreeConfig
-from paceline.errors import InvalidArgumentError, PacelineError
+from paceline.errors import InvalidArgumentError
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.emulated import device_counters
 from paceline.runtime.engine_thread import SessionKey
@@ -26,9 +26,6 @@ from paceline.runtime.runner import Chunk, Runner
 from paceline.runtime.scheduler import share_budget
 from paceline.runtime.warm_up import warm_up
 from paceline.sampling.columns import Columns
-from paceline.sampling.draw import DraftRow, Draw, draw_drafts
-from paceline.sampling.penalties import NEGATIVE_INFINITY
-from paceline.sampling.probabilities import RowContext
 from paceline.tree_shape import ROOT
 from paceline.types import OpenSession, WorkerInfo
 
@@ -61,8 +58,7 @@ class ModelDrafter:
     ) -> None:
         self.context_length = runner.context_length
         self._runner = runner
-        self._columns = columns
-        self._min_confidence = min_confidence
+        self._drawing = Drawing(columns, min_confidence)
         self._is_undisturbed: Callable[[], bool] = lambda: False
         self._budget = config.max_batch_tokens
         self._info = info
@@ -152,30 +148,21 @@ class ModelDrafter:
             DraftRun(request, self._tables[request.key], proposal)
             for request, proposal in zip(requests, proposals, strict=True)
         ]
-        asks_confidence = any(map(self._asks_confidence, requests))
         while all(run.has_room for run in runs) and self._is_undisturbed():
             try:
                 logits = self._runner.forward([run.chunk() for run in runs])
             except Exception as error:  # the next step meets it again, and tells of it
                 logger.debug("a run has ended early: %s", error)
                 break
-            drawn = self._draw_rows(logits, requests, [run.row() for run in runs])
-            found = confidences(logits) if asks_confidence else [None] * len(runs)
-            taken = [
-                run.take(draw, sure, least=self._min_confidence)
-                for run, draw, sure in zip(runs, drawn, found, strict=True)
-            ]
-            if not all(taken):
+            if not self._drawing.extend(logits, runs):
                 break
         return [run.proposed() for run in runs]
 
     def _may_run(self, request: ProposeRequest, proposal: Proposal) -> bool:
         """Whether more may follow a proposal's draw at once: it is one of a chain, and no grammar
         has to see it first."""
-        is_alike = bool(proposal.confidences) == self._asks_confidence(request)
         return (
-            is_alike
-            and len(proposal.draws) == 1
+            len(proposal.draws) == 1
             and proposal.tree is None
             and request.key not in self._matchers
             and not self._trees.wants(request)
@@ -251,55 +238,11 @@ class ModelDrafter:
 
     def _grow(self, logits: Tensor, steps: Sequence[Step]) -> list[Proposal]:
         """Let each session's tree grow by the rows of its nodes."""
-        width = min(step.request.opening.vocab_size for step in steps)
-        if self._columns is not None:
-            logits = self._columns.widen(logits, fill=NEGATIVE_INFINITY)
-        return self._trees.take(logits[:, :width], steps, self._matchers)
+        rows = self._drawing.whole_rows(logits, [step.request for step in steps])
+        return self._trees.take(rows, steps, self._matchers)
 
     def _draw(self, logits: Tensor, requests: Sequence[ProposeRequest]) -> list[Proposal]:
-        """Sample one token a request from its row of `logits`."""
-        matchers = [self._matchers.get(request.key) for request in requests]
-        masks = [None if matcher is None else matcher.mask() for matcher in matchers]
-        rows = [_draft_row(*pair) for pair in zip(requests, masks, strict=True)]
-        draws = self._draw_rows(logits, requests, rows)
-        proposals = [
-            self._failed(draw) if isinstance(draw, PacelineError) else Proposal([draw])
-            for draw in draws
-        ]
-        if any(map(self._asks_confidence, requests)):
-            proposals = [
-                self._with_confidence(*each)
-                for each in zip(requests, proposals, confidences(logits), strict=True)
-            ]
-        return [
-            Proposal() if mask is not None and not mask.any() else proposal
-            for mask, proposal in zip(masks, proposals, strict=True)
-        ]
-
-    def _draw_rows(
-        self, logits: Tensor, requests: Sequence[ProposeRequest], rows: Sequence[DraftRow]
-    ) -> list[Draw | PacelineError]:
-        # ids that the target lacks must never be drawn
-        width = min(request.opening.vocab_size for request in requests)
-        columns = None if self._columns is None else self._columns.below(width)
-        return draw_drafts(logits[:, : width if columns is None else len(columns)], rows, columns)
-
-    def _asks_confidence(self, request: ProposeRequest) -> bool:
-        return self._min_confidence > 0.0 or request.has_limits
-
-    def _with_confidence(
-        self, request: ProposeRequest, proposal: Proposal, found: float
-    ) -> Proposal:
-        if not proposal.draws or not self._asks_confidence(request):
-            return proposal
-        is_unsure = request.confidence * found < request.min_confidence
-        ends_block = is_unsure or found < self._min_confidence
-        return replace(proposal, confidences=(found,), ends_block=ends_block)
-
-    def _failed(self, error: PacelineError) -> Proposal:
-        if self._columns is not None and isinstance(error, InvalidArgumentError):
-            return Proposal()  # of the ids that may come here it knows none, the target may
-        return Proposal(error=error)
+        return self._drawing.propose(logits, requests, self._matchers)
 
     def rollback(self, key: SessionKey, length: int) -> None:
         if key in self._matchers:
@@ -351,15 +294,3 @@ class ModelDrafter:
             waiting_sessions=len(self._waiting),
             counters=device_counters(self._runner) | self._prefixes.counters,
         )
-
-
-def _draft_row(request: ProposeRequest, mask: Tensor | None) -> DraftRow:
-    opening = request.opening
-    context = RowContext(
-        params=opening.sampling,
-        token_ids=request.token_ids,
-        prompt_length=opening.prompt_length,
-        eos_token_ids=opening.eos_token_ids,
-        mask=mask,
-    )
-    return DraftRow(context, request.epoch, opening.draft_top_k)

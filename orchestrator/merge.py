@@ -30,8 +30,8 @@ async def merge(
     """
     if len(streams) == 1 and (at_once is None or at_once > 0):
         async with aclosing(streams[0]) as stream:
-            async for item in stream:
-                yield item
+            async for each in stream:
+                yield each
         return
     items: asyncio.Queue[T | _End] = asyncio.Queue(maxsize=1)
     closing = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from test_relay import RelayBench
 from worker_fakes import rest
 
+from orchestrator import relay as relay_module
 from paceline.types import (
     Advance,
     DraftBlock,
@@ -106,9 +106,10 @@ async def test_what_a_drafter_was_not_told_it_hears_at_the_end(bench: RelayBench
 
 @pytest.mark.parametrize("speaks_at_once", [False, True])
 async def test_alone_a_drafter_hears_of_a_verdict_before_the_plan_is_thought_over(
-    bench: RelayBench, *, speaks_at_once: bool
+    bench: RelayBench, monkeypatch: pytest.MonkeyPatch, *, speaks_at_once: bool
 ) -> None:
     """What changes follows, at the latest before the drafter's next word is heard."""
+    monkeypatch.setattr(relay_module, "DECIDES_AFTER_S", 0.0)
     relay = bench.start(**ADAPTIVE)
     bench.heard_by(bench.drafter)
     bench.heard_by(bench.verifiers[0])
@@ -124,8 +125,8 @@ async def test_alone_a_drafter_hears_of_a_verdict_before_the_plan_is_thought_ove
         base += 1
         if speaks_at_once:
             bench.draft(base, epoch=epoch + 1, state=DrafterState.PAUSED)
-        while relay._rethink is not None:
-            await asyncio.sleep(0)
+        else:
+            await rest()
         for change in bench.heard_by(bench.drafter):
             assert (change.base, change.token_ids) == (base, ())
             changes.append(change.window)
