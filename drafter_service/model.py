@@ -151,10 +151,10 @@ class ModelDrafter:
         while all(run.has_room for run in runs) and self._is_undisturbed():
             try:
                 logits = self._runner.forward([run.chunk() for run in runs])
+                if not self._drawing.extend(logits, runs):
+                    break
             except Exception as error:  # the next step meets it again, and tells of it
                 logger.debug("a run has ended early: %s", error)
-                break
-            if not self._drawing.extend(logits, runs):
                 break
         return [run.proposed() for run in runs]
 

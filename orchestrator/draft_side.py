@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 from orchestrator.affinity import Demand
-from orchestrator.cascade_controller import CascadeController
 from orchestrator.feature_flow import FeatureFlow, asks_for_features
 from orchestrator.pacing import Pacing
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router, VerifierWorker
 from orchestrator.session import Session
-from orchestrator.window_controller import WindowController
 from orchestrator.window_plan import WindowPlan
 from orchestrator.worker import WorkerSession
 from paceline.errors import PacelineError
@@ -28,7 +25,6 @@ from paceline.types import (
     DrafterState,
     OpenSession,
     Verdict,
-    WorkerInfo,
 )
 
 MAX_UNTOLD = 64
@@ -79,9 +75,9 @@ class DraftSide:
         self._is_wanted = settings.speculation
         self._had_one = False
         self._worker: WorkerSession[DrafterEvent, DrafterReply] | None = None
+        self._opening: OpenSession | None = None
+        """What a drafter that was opened has yet to hear."""
         self._pacing: Pacing | None = None
-        self._competes = False
-        """Whether both workers compute on one device."""
         self._said_nothing = False
         self._untold: tuple[int, ...] = ()
         """Committed last; a drafter whose window is closed need not hear of it at once."""
@@ -128,13 +124,12 @@ class DraftSide:
         demand: Demand,
         opening: Callable[[WorkerSession[DrafterEvent, DrafterReply], int], OpenSession],
         *,
-        is_first: bool,
         may_have_features: bool,
     ) -> bool:
-        """Open the session on a drafter, if speculation is on and one is connected.
+        """Open a session on a drafter, if speculation is on and one is connected.
 
-        `opening` makes what it is told, of its session and an epoch. `is_first` if the verifier
-        has not been opened yet.
+        It hears of it, and of the plan, by `begin`. `opening` makes what it is told, of its session
+        and an epoch.
         """
         # other numbers decide without drafts: the load must not change what a seed gives
         worker = self._router.drafter(demand, at_any_load=self._settings.reproducible)
@@ -150,21 +145,29 @@ class DraftSide:
         told = opening(self._worker, epoch)
         if may_have_features and self.asks_for_features(verifier):
             told = replace(told, features=True)
-        self._send(told)
-        self._start_pacing(verifier, sessions=verifier.num_sessions + is_first)
-        if self._pacing is not None:  # the opening's window is the limit, not where to start
-            self._begin(epoch)
+        self._opening = told
         return True
+
+    def begin(self, verifier: VerifierWorker) -> None:
+        """Have a drafter that was opened start. The verifier has been opened by then, on which the
+        first token waits."""
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return
+        self._send(opening)
+        self._start_pacing(verifier)
+        if self._pacing is not None:  # the opening's window is the limit, not where to start
+            self._tell_plan(opening.epoch)
 
     def go_on(self, verifier: VerifierWorker, epoch: int) -> None:
         """Draft from the committed tokens in this epoch, for a verifier that replaces another:
         what was outstanding went to one that is gone."""
-        self._start_pacing(verifier, sessions=verifier.num_sessions)
-        self._begin(epoch)
+        self._start_pacing(verifier)
+        self._tell_plan(epoch)
 
     def lost(self) -> None:
         """The drafter is gone, or has freed the session."""
-        self._worker = self._pacing = None
+        self._worker = self._pacing = self._opening = None
         self._untold, self._said_nothing = (), False
 
     def close(self) -> None:
@@ -183,37 +186,23 @@ class DraftSide:
         """Ask no drafter again."""
         self._is_wanted = False
 
-    def _start_pacing(self, verifier: VerifierWorker, *, sessions: int) -> None:
+    def _start_pacing(self, verifier: VerifierWorker) -> None:
         """Begin with what is known of this verifier and drafter."""
-        settings = self._settings
-        if not settings.adaptive or self._worker is None:
+        drafter = None if self._worker is None else self._worker.worker
+        if not self._settings.adaptive or drafter is None:
             return
-        experience = self._router.experience(verifier, self._worker.worker)
-        drafter = self._worker.worker.info
-        copies_too = drafter is not None and drafter.kind == "cascade"
-        controller_of = partial(
-            WindowController,
-            max_window=settings.window,
-            start=WindowPlan(
-                settings.num_speculative_tokens, settings.start_window, patience_s=None
-            ),
-            sessions=sessions,
+        assert drafter.info is not None, "a connected worker has described itself"
+        assert verifier.info is not None
+        self._pacing = Pacing.between(
+            drafter.info,
+            verifier.info,
+            self._router.experience(verifier, drafter),
+            self._settings,
+            sessions=verifier.num_sessions,
             is_deterministic=self._is_deterministic,
         )
-        competes = self._competes = _compete(drafter, verifier.info)
-        copies_only = drafter is not None and drafter.kind == "ngram"
-        drawing = controller_of(experience, in_turns=competes, copies=copies_only)
-        self._pacing = Pacing(
-            CascadeController(
-                drawing=drawing,
-                copying=controller_of(experience.copying, on_one_device=competes, copies=True),
-            )
-            if copies_too
-            else drawing,
-            experience.cost,
-        )
 
-    def _begin(self, epoch: int) -> None:
+    def _tell_plan(self, epoch: int) -> None:
         if self._worker is not None:
             self._send(self._with_plan(self._news(epoch, len(self._session.tokens))))
 
@@ -257,7 +246,7 @@ class DraftSide:
         if pacing is None:
             self._send(advance)
             return None
-        is_urgent = live_sessions == 1 and not self._competes and pacing.plan.window > 0
+        is_urgent = live_sessions == 1 and not pacing.in_turns and pacing.plan.window > 0
         if is_urgent:
             self._tell(advance, pacing, now)
         heard = _Heard(verdict, live_sessions, now)
@@ -320,7 +309,3 @@ class DraftSide:
     def _send(self, event: DrafterEvent) -> None:
         if self._worker is not None:
             self._session.counts.bytes_drafter += self._worker.send(event)
-
-
-def _compete(drafter: WorkerInfo | None, verifier: WorkerInfo | None) -> bool:
-    return drafter is not None and verifier is not None and drafter.competes_with(verifier)

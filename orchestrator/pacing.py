@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from orchestrator.cascade_controller import CascadeController
-from orchestrator.estimates import LowerQuartile, PassCost
+from orchestrator.estimates import Experience, LowerQuartile, PassCost
+from orchestrator.relay_settings import RelaySettings
 from orchestrator.window_controller import WindowController
 from orchestrator.window_plan import WindowPlan
-from paceline.types import DraftBlock, DrafterState, Origin, Verdict
+from paceline.types import DraftBlock, DrafterState, Origin, Verdict, WorkerInfo
 
 
 class _Told(NamedTuple):
@@ -45,7 +47,15 @@ class _Relayed(NamedTuple):
 class Pacing:
     """Measures one session as it goes; times in seconds of one clock."""
 
-    def __init__(self, controller: WindowController | CascadeController, cost: PassCost) -> None:
+    def __init__(
+        self,
+        controller: WindowController | CascadeController,
+        cost: PassCost,
+        *,
+        in_turns: bool = False,
+    ) -> None:
+        self.in_turns = in_turns
+        """Whether both workers compute on one device."""
         self._controller = controller
         self._cost = cost
         self._to_drafter_s = LowerQuartile()
@@ -56,6 +66,35 @@ class Pacing:
         self._kv_length = 0  # what it had read by then
         self._void_epoch: int | None = None  # whose drafts are wrong from some position on
         self._relayed: deque[_Relayed] = deque()  # not judged yet
+
+    @classmethod
+    def between(
+        cls,
+        drafter: WorkerInfo,
+        verifier: WorkerInfo,
+        experience: Experience,
+        settings: RelaySettings,
+        *,
+        sessions: int,
+        is_deterministic: bool,
+    ) -> Pacing:
+        """Of a session on these two, which begins with what is known of them."""
+        in_turns = drafter.competes_with(verifier)
+        controller_of = partial(
+            WindowController,
+            max_window=settings.window,
+            start=WindowPlan(
+                settings.num_speculative_tokens, settings.start_window, patience_s=None
+            ),
+            sessions=sessions,
+            is_deterministic=is_deterministic,
+        )
+        drawing = controller_of(experience, in_turns=in_turns, copies=drafter.kind == "ngram")
+        if drafter.kind != "cascade":
+            return cls(drawing, experience.cost, in_turns=in_turns)
+        copying = controller_of(experience.copying, on_one_device=in_turns, copies=True)
+        both = CascadeController(drawing=drawing, copying=copying)
+        return cls(both, experience.cost, in_turns=in_turns)
 
     @property
     def plan(self) -> WindowPlan:

@@ -50,6 +50,10 @@ def _nothing() -> None:
     pass
 
 
+def _later(delay_s: float, work: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(delay_s, work)
+
+
 class Relay:
     """Keeps drafter and verifier in step for one session; used on the event loop only."""
 
@@ -99,6 +103,7 @@ class Relay:
         self._stop_listening: Callable[[], None] = _nothing
         self._rethink: Rethink | None = None
         """What is to be decided once the last verdict has left for drafter and client."""
+        self._later = _later
         self._is_over = False
         self._is_counted = False
         self._started = 0.0
@@ -124,6 +129,7 @@ class Relay:
         self._is_counted = True
         self._open_drafter(verifier)
         self._open_verifier(verifier)
+        self._drafts.begin(verifier)
         if not self._drafts.is_as_configured:
             self._set_speculation()
         self._stop_listening = self._router.listen(self._follow_router)
@@ -214,7 +220,7 @@ class Relay:
             self._advance_drafter(reply)
         self._verdicts.put_nowait(reply)
         if self._rethink is not None:
-            asyncio.get_running_loop().call_later(DECIDES_AFTER_S, self._decide)
+            self._later(DECIDES_AFTER_S, self._decide)
 
     def _committed_at(self, block: DraftBlock) -> list[int]:
         """Tokens committed at a block's positions before it came."""
@@ -273,7 +279,6 @@ class Relay:
             verifier,
             self._demand,
             partial(self._opening, verifier=verifier),
-            is_first=is_first,
             may_have_features=is_first or self._verifier.sends_features,
         )
 
@@ -303,6 +308,7 @@ class Relay:
         if self._is_over or self._drafts.is_open or verifier is None:
             return
         if self._open_drafter(verifier):
+            self._drafts.begin(verifier)
             self._set_speculation()
 
     def _on_drafter_lost(self, error: PacelineError) -> None:

@@ -46,6 +46,11 @@ class SharedInputs:
             and all(seen[id(layer)] == owners[id(layer.weight)] == 1 for layer in group)
         ]
 
+    def take(self) -> list[list[nn.Linear]]:
+        """The groups, which are then forgotten: whoever holds a layer holds its weight."""
+        groups, self.groups = self.groups, []
+        return groups
+
     def _note(self, layer: Any, arguments: tuple[Any, ...]) -> None:
         shared = arguments[0] if arguments else None
         if shared is not None and shared is self._input and _fits(layer, self.groups[-1][0]):

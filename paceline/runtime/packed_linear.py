@@ -9,6 +9,7 @@ model; where they are missing, or a layer is none for them, it stays as it is.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -39,17 +40,35 @@ class PackedLinear(nn.Module):
         product: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, packed, bias, "none", [], "")
         return product
 
+    def unpacked(self) -> nn.Linear:
+        """The layer as it was."""
+        packed, bias = self._operands
+        layer = nn.Linear(self.in_features, self.out_features, bias is not None, device="meta")
+        layer.weight = nn.Parameter(packed.to_dense(), requires_grad=False)
+        if bias is not None:
+            layer.bias = nn.Parameter(bias, requires_grad=False)
+        return layer
+
 
 @torch.inference_mode()
-def pack(model: nn.Module) -> int:
-    """Pack the layers of a model on a CPU, each checked against itself; returns how many.
+def pack(model: nn.Module) -> Callable[[], None]:
+    """Pack the layers of a model on a CPU, each checked against itself; returns how to undo it.
 
     The weight of an LM head that is tied to the embedding is then held twice, since that looks up
     rows of it.
     """
-    if not torch.backends.mkldnn.is_available():
-        return 0
-    num_packed = 0
+    if torch.backends.mkldnn.is_available():
+        _pack(model)
+    return lambda: unpack(model)
+
+
+def unpack(model: nn.Module) -> None:
+    """Put plain layers back, for a model that wants more of a layer than its product."""
+    for layer in [module for module in model.modules() if isinstance(module, PackedLinear)]:
+        replace_layers(model, {layer: layer.unpacked()})
+
+
+def _pack(model: nn.Module) -> None:
     layers = plain_layers(model)
     while layers:
         layer = layers.pop()  # so that no weight is held twice for longer than it takes
@@ -64,8 +83,6 @@ def pack(model: nn.Module) -> int:
             break
         if is_right:
             replace_layers(model, {layer: packed})
-            num_packed += 1
-    return num_packed
 
 
 def _deviation(packed: PackedLinear, layer: nn.Linear) -> float:

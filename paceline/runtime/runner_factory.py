@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import psutil
 import torch
@@ -62,7 +63,6 @@ def build_runner(
             f" runtime.page_size {runtime.page_size}"
         )
     reference = _checked_reference(loaded, vocab_size)
-    pack(loaded.model)
     store = _allocate(loaded, runtime, reference)
     return ModelRunner(
         loaded.model,
@@ -108,9 +108,9 @@ def _checked_reference(loaded: LoadedModel, vocab_size: int) -> Reference:
             if not reference.shapes:
                 raise UnsupportedAttentionError("it caches no keys and values")
             use_ragged_attention(model)
-            if _merges(model, shared, reference, tolerance):
-                return reference
-            found = deviation(model, reference)
+            found = _kept_deviation(merge(model, shared.take()), model, reference, tolerance)
+            if found <= tolerance:
+                found = _kept_deviation(pack(model), model, reference, tolerance)
     except torch.OutOfMemoryError as error:
         raise ModelLoadError(f"{loaded.device} is out of memory: {error}") from error
     except Exception as error:  # whatever a model does with pages it does not expect
@@ -125,19 +125,19 @@ def _checked_reference(loaded: LoadedModel, vocab_size: int) -> Reference:
     return reference
 
 
-def _merges(
-    model: PreTrainedModel, shared: SharedInputs, reference: Reference, tolerance: float
-) -> bool:
-    """Have layers that share an input compute together, unless the model does something else with
-    what they give; whether they do."""
-    undo = merge(model, shared.groups)
+def _kept_deviation(
+    undo: Callable[[], None], model: PreTrainedModel, reference: Reference, tolerance: float
+) -> float:
+    """The deviation after a change of the model's layers; that without it, if it was not right: a
+    model may do more with a layer than have it compute, or with what that gives."""
     try:
-        if deviation(model, reference) <= tolerance:
-            return True
-    except Exception as error:  # without them it may do
-        _log.debug("linear layers are not merged: %s", error)
+        found = deviation(model, reference)
+        if found <= tolerance:
+            return found
+    except Exception as error:  # without the change it may do
+        _log.debug("linear layers stay as they were: %s", error)
     undo()
-    return False
+    return deviation(model, reference)
 
 
 def use_ragged_attention(model: PreTrainedModel) -> None:

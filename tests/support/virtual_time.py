@@ -182,6 +182,7 @@ class TimedServices:
             for prompt, params in zip(prompts, sampling, strict=True)
         ]
         for relay in relays:
+            relay._later = self.clock.after
             relay.start()
         self.clock.run()
         return relays

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from ragged_harness import plain_logits
 from support.tiny_models import tiny_loaded, tiny_model
 from torch import Tensor, nn
 
 from paceline.config import RuntimeConfig
 from paceline.runtime import runner_factory
 from paceline.runtime.merged_linear import MergedLinear, MergedPart, SharedInputs, merge
+from paceline.runtime.packed_linear import PackedLinear
 from paceline.runtime.runner import Chunk
 from paceline.runtime.runner_factory import build_runner
 
@@ -123,9 +125,7 @@ def test_a_runners_model_is_merged_and_packed() -> None:
     ]
     assert kinds == ["MergedLinear", "PackedLinear", "MergedPart"]
     logits = runner.forward([Chunk(runner.pool.open_table(16), IDS, len(IDS))])
-    with torch.inference_mode():
-        expected = plain(torch.tensor([IDS]), use_cache=False).logits[0]
-    assert torch.allclose(logits, expected, atol=1e-4)
+    assert torch.allclose(logits, plain_logits(plain, IDS), atol=1e-4)
 
 
 @pytest.mark.parametrize("answer", [float("nan"), RuntimeError("view size is not compatible")])
@@ -133,13 +133,29 @@ def test_a_model_that_cannot_be_merged_is_served_as_it_is(
     monkeypatch: pytest.MonkeyPatch, answer: float | Exception
 ) -> None:
     """Whether its outputs were told apart wrongly, or it does with them what no part allows."""
+    kinds = kinds_of_runner(monkeypatch, MergedLinear, answer)
+    assert MergedLinear not in kinds
+    assert PackedLinear in kinds
+
+
+@pytest.mark.parametrize("answer", [float("nan"), AttributeError("no attribute 'weight'")])
+def test_a_model_that_cannot_be_packed_is_merged_alone(
+    monkeypatch: pytest.MonkeyPatch, answer: float | Exception
+) -> None:
+    """It may look at a weight."""
+    kinds = kinds_of_runner(monkeypatch, PackedLinear, answer)
+    assert PackedLinear not in kinds
+    assert MergedLinear in kinds
+
+
+def kinds_of_runner(
+    monkeypatch: pytest.MonkeyPatch, kind: type[nn.Module], answer: float | Exception
+) -> set[type[nn.Module]]:
+    """The modules of a runner's model, of one that fails the check while it has some of a kind."""
     plain_check = runner_factory.deviation
-    asked: list[bool] = []
 
     def deviation(model: Any, reference: Any) -> float:
-        is_merged = isinstance(model.model.layers[0].mlp.gate_proj, MergedLinear)
-        asked.append(is_merged)
-        if not is_merged:
+        if not any(isinstance(module, kind) for module in model.modules()):
             return plain_check(model, reference)
         if isinstance(answer, Exception):
             raise answer
@@ -147,8 +163,9 @@ def test_a_model_that_cannot_be_merged_is_served_as_it_is(
 
     monkeypatch.setattr(runner_factory, "deviation", deviation)
     runner = build_runner(tiny_loaded(), RuntimeConfig(kv_tokens=64))
-    assert asked == [True, False]
-    assert not any(isinstance(module, MergedLinear) for module in runner._model.modules())
+    logits = runner.forward([Chunk(runner.pool.open_table(16), IDS, len(IDS))])
+    assert torch.allclose(logits, plain_logits(tiny_model(), IDS), atol=1e-4)
+    return {type(module) for module in runner._model.modules()}
 
 
 def test_nothing_of_the_layers_is_left_in_memory() -> None:

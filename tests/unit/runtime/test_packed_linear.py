@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.runtime import packed_linear
-from paceline.runtime.packed_linear import TOLERANCE, PackedLinear, pack
+from paceline.runtime.packed_linear import TOLERANCE, PackedLinear, pack, unpack
 
 
 def model_of(dtype: torch.dtype = torch.float32, *, bias: bool = True) -> nn.Sequential:
@@ -28,12 +28,15 @@ def test_a_packed_layer_says_what_it_said(
     model = model_of(dtype, bias=bias)
     inputs = torch.randn(shape).to(dtype)
     expected = model(inputs)
-    assert pack(model) == 2
+    undo = pack(model)
     assert [type(layer) for layer in model] == [PackedLinear, nn.SiLU, PackedLinear]
     found = model(inputs)
     assert found.shape == expected.shape
     assert found.dtype == dtype
     assert (found - expected).norm() <= 2 * TOLERANCE[dtype] * expected.norm()
+    undo()
+    assert [type(layer) for layer in model] == [nn.Linear, nn.SiLU, nn.Linear]
+    assert torch.equal(model(inputs), expected)
 
 
 @torch.inference_mode()
@@ -58,7 +61,7 @@ def test_a_row_is_the_same_in_any_company(dtype: torch.dtype) -> None:
 
 def test_an_unusual_dtype_stays_plain() -> None:
     model = model_of(torch.float64)
-    assert pack(model) == 0
+    pack(model)
     assert type(model[0]) is nn.Linear
 
 
@@ -66,7 +69,8 @@ def test_a_tied_weight_stays_for_those_who_look_rows_up() -> None:
     model = nn.ModuleDict({"embed": nn.Embedding(40, 16), "head": nn.Linear(16, 40, bias=False)})
     model["head"].weight = model["embed"].weight  # type: ignore[assignment]
     row = model["embed"](torch.tensor([7]))
-    assert pack(model) == 1
+    pack(model)
+    assert isinstance(model["head"], PackedLinear)
     assert torch.equal(model["embed"](torch.tensor([7])), row)
     with torch.inference_mode():
         assert torch.allclose(model["head"](row)[0], row[0] @ model["embed"].weight.T, atol=1e-5)
@@ -80,7 +84,7 @@ def test_a_layer_that_would_say_something_else_stays(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(PackedLinear, "forward", wrong)
     model = model_of()
-    assert pack(model) == 1
+    pack(model)
     assert [type(layer) for layer in model] == [PackedLinear, nn.SiLU, nn.Linear]
 
 
@@ -94,7 +98,7 @@ def test_where_torch_cannot_do_it_all_stays_plain(
     monkeypatch.setattr(PackedLinear, "__init__", fail)
     caplog.set_level("INFO", logger=packed_linear.__name__)
     model = model_of()
-    assert pack(model) == 0
+    pack(model)
     assert type(model[0]) is nn.Linear
     assert [record.message for record in caplog.records] == [
         "linear layers are not packed: no such operator"
@@ -103,4 +107,17 @@ def test_where_torch_cannot_do_it_all_stays_plain(
 
 def test_without_onednn_all_stays_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert pack(model_of()) == 0
+    model = model_of()
+    pack(model)
+    assert type(model[0]) is nn.Linear
+
+
+def test_an_unpacked_layer_is_the_one_that_was_packed() -> None:
+    model = model_of()
+    weights = [model[place].weight.clone() for place in (0, 2)]
+    biases = [model[place].bias.clone() for place in (0, 2)]
+    pack(model)
+    unpack(model)
+    for place, weight, bias in zip((0, 2), weights, biases, strict=True):
+        assert torch.equal(model[place].weight, weight)
+        assert torch.equal(model[place].bias, bias)
