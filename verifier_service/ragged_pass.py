@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.device_clock import device_ended_at
+from paceline.device_clock import device_ended_at, wait_for_device
 from paceline.errors import PacelineError
 from paceline.features import Features
 from paceline.runtime.engine_thread import SessionKey
@@ -92,6 +92,7 @@ def run_pass(
         entry.session.trial(entry.plan, wants_probs=entry.key in with_probs) for entry in complete
     ]
     judgements = judge_pass(logits, trials)
+    wait_for_device()  # a pass of which nothing is judged takes its time too
     judged = time.perf_counter()
     forwarded = max(forwarded, device_ended_at())
     return PassResult(

@@ -205,6 +205,7 @@ class EngineThread(Generic[E, R]):
             command = self._inbox.get(timeout=timeout) if timeout != 0 else self._inbox.get_nowait()
             while command is not None:
                 command()
+                wait_for_device()  # for a pass that no step reads from
                 command = self._inbox.get_nowait()
         except queue.Empty:
             return True

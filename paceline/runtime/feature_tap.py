@@ -18,19 +18,18 @@ class FeatureTap:
         head: Any = model.get_output_embeddings()
         self.size = 0 if decoder is model else int(getattr(head, "in_features", 0))
         """Values of a hidden state; 0 if they cannot be read."""
-        self._is_open = False
+        self._decoder = decoder
         self._hidden: Tensor | None = None
-        if self.size:
-            decoder.register_forward_hook(self._hear)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Within, a pass leaves its hidden states for `take`."""
-        self._is_open = True
+        assert self.size, "the hidden states cannot be read"
+        hook = self._decoder.register_forward_hook(self._hear)
         try:
             yield
         finally:
-            self._is_open = False
+            hook.remove()
 
     def take(self) -> Tensor:
         """Those of the pass that was heard: `[rows, size]`, in the order in which they ran."""
@@ -39,5 +38,4 @@ class FeatureTap:
         return hidden
 
     def _hear(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if self._is_open:
-            self._hidden = output[0][0]
+        self._hidden = output[0][0]

@@ -1,9 +1,9 @@
 """Linear layers of a CPU with their weights in the order that its matrix product wants.
 
 A product of few rows is bound by reading weights; oneDNN, which torch brings along, reads them
-nearly twice as fast when they lie in blocks of its own choice, and gives each row the same result
-whatever other rows there are. The two operators are those that torch's compiler uses for a frozen
-model; where they are missing, or a layer is none for them, it stays as it is.
+nearly twice as fast when they lie in blocks of its own choice. The two operators are those that
+torch's compiler uses for a frozen model; where they are missing, or a layer is none for them, it
+stays as it is.
 """
 
 from __future__ import annotations

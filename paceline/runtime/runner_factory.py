@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import psutil
 import torch
@@ -108,9 +109,13 @@ def _checked_reference(loaded: LoadedModel, vocab_size: int) -> Reference:
             if not reference.shapes:
                 raise UnsupportedAttentionError("it caches no keys and values")
             use_ragged_attention(model)
-            found = _kept_deviation(merge(model, shared.take()), model, reference, tolerance)
+            found = _kept_deviation(
+                partial(merge, model, shared.take()), model, reference, tolerance
+            )
             if found <= tolerance:
-                found = _kept_deviation(pack(model), model, reference, tolerance)
+                found = _kept_deviation(partial(pack, model), model, reference, tolerance)
+            if model.device.type == "cuda":
+                torch.cuda.empty_cache()  # of the layers that were; other processes may want it
     except torch.OutOfMemoryError as error:
         raise ModelLoadError(f"{loaded.device} is out of memory: {error}") from error
     except Exception as error:  # whatever a model does with pages it does not expect
@@ -126,17 +131,24 @@ def _checked_reference(loaded: LoadedModel, vocab_size: int) -> Reference:
 
 
 def _kept_deviation(
-    undo: Callable[[], None], model: PreTrainedModel, reference: Reference, tolerance: float
+    change: Callable[[], Callable[[], None]],
+    model: PreTrainedModel,
+    reference: Reference,
+    tolerance: float,
 ) -> float:
-    """The deviation after a change of the model's layers; that without it, if it was not right: a
-    model may do more with a layer than have it compute, or with what that gives."""
+    """The deviation after a change of the model's layers, which returns how to undo it; that
+    without it, if it was not right: a model may do more with a layer than have it compute, or with
+    what that gives."""
+    undo: Callable[[], None] | None = None
     try:
+        undo = change()
         found = deviation(model, reference)
         if found <= tolerance:
             return found
     except Exception as error:  # without the change it may do
         _log.debug("linear layers stay as they were: %s", error)
-    undo()
+    if undo is not None:
+        undo()
     return deviation(model, reference)
 
 

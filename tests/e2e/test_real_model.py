@@ -26,6 +26,7 @@ def configuration(target: Path, drafter: dict[str, Any]) -> Config:
             "verifier": {
                 "listen": "127.0.0.1:0",
                 "model": {"path": str(target), "dtype": "float32"},
+                "draft_patience_ms": 30_000,  # a drafter on the same cores is slow
             },
             "drafter": {"listen": "127.0.0.1:0", **drafter},
             "orchestrator": {"listen": "127.0.0.1:0"},
