@@ -147,7 +147,7 @@ class DrafterEngine:
                 asked.append(request)
             elif session.is_active:
                 replies += self._take_block(session, found_nothing=False)
-        if asked and not replies:  # a block that is ready does not wait for others' drafts
+        if asked:
             replies += self._run(asked)
         return [*self._traces.take_farewells(), *replies]
 
