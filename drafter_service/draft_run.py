@@ -13,7 +13,6 @@ from paceline.errors import PacelineError
 from paceline.runtime.page_table import PageTable
 from paceline.runtime.runner import Chunk
 from paceline.sampling.draw import DraftRow, Draw
-from paceline.sampling.probabilities import RowContext
 
 
 @dataclass(slots=True)
@@ -50,15 +49,9 @@ class DraftRun:
 
     def row(self) -> DraftRow:
         """Where the next draw is made."""
-        opening = self.request.opening
-        context = RowContext(
-            params=opening.sampling,
-            token_ids=self.request.token_ids,
-            prompt_length=opening.prompt_length,
-            eos_token_ids=opening.eos_token_ids,
-            draft_tokens=tuple([draw.token_id for draw in self.draws]),
-        )
-        return DraftRow(context, self.request.epoch, opening.draft_top_k)
+        request = self.request
+        context = request.context(tuple([draw.token_id for draw in self.draws]))
+        return DraftRow(context, request.epoch, request.opening.draft_top_k)
 
     def take(self, draw: Draw | PacelineError, sure: float | None, *, least: float) -> bool:
         """The next draw, and how likely it was to be right, where that was asked for; False for

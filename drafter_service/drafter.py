@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from torch import Tensor
+
 from paceline.errors import PacelineError
 from paceline.features import Features
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw
+from paceline.sampling.probabilities import RowContext
 from paceline.tree_shape import TreeShape
 from paceline.types import OpenSession, WorkerInfo
 
@@ -45,6 +48,18 @@ class ProposeRequest:
     def is_unsure(self) -> bool:
         """Whether a model's draft is not worth its time behind those that there are."""
         return self.confidence < self.min_confidence
+
+    def context(self, draft_tokens: tuple[int, ...] = (), mask: Tensor | None = None) -> RowContext:
+        """Where a token is drawn: behind further drafts, among the ids of a mask."""
+        opening = self.opening
+        return RowContext(
+            params=opening.sampling,
+            token_ids=self.token_ids,
+            prompt_length=opening.prompt_length,
+            eos_token_ids=opening.eos_token_ids,
+            draft_tokens=draft_tokens,
+            mask=mask,
+        )
 
     @property
     def may_draw(self) -> bool:

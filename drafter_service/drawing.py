@@ -16,7 +16,6 @@ from paceline.runtime.grammar import GrammarMatcher
 from paceline.sampling.columns import Columns
 from paceline.sampling.draw import DraftRow, Draw, draw_drafts
 from paceline.sampling.penalties import NEGATIVE_INFINITY
-from paceline.sampling.probabilities import RowContext
 
 
 class Drawing:
@@ -39,7 +38,10 @@ class Drawing:
         """A token for each request, from its row."""
         own = [matchers.get(request.key) for request in requests]
         masks = [None if matcher is None else matcher.mask() for matcher in own]
-        rows = [_draft_row(*pair) for pair in zip(requests, masks, strict=True)]
+        rows = [
+            DraftRow(request.context(mask=mask), request.epoch, request.opening.draft_top_k)
+            for request, mask in zip(requests, masks, strict=True)
+        ]
         proposals = [
             self._failed(draw) if isinstance(draw, PacelineError) else Proposal([draw])
             for draw in self._draw(logits, requests, rows)
@@ -100,15 +102,3 @@ class Drawing:
         if self._columns is not None and isinstance(error, InvalidArgumentError):
             return Proposal()  # of the ids that may come here it knows none, the target may
         return Proposal(error=error)
-
-
-def _draft_row(request: ProposeRequest, mask: Tensor | None) -> DraftRow:
-    opening = request.opening
-    context = RowContext(
-        params=opening.sampling,
-        token_ids=request.token_ids,
-        prompt_length=opening.prompt_length,
-        eos_token_ids=opening.eos_token_ids,
-        mask=mask,
-    )
-    return DraftRow(context, request.epoch, opening.draft_top_k)

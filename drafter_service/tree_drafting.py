@@ -17,7 +17,6 @@ from paceline.runtime.grammar import GrammarMatcher
 from paceline.runtime.page_table import PageTable
 from paceline.runtime.runner import Chunk, Runner
 from paceline.sampling.params import Acceptance
-from paceline.sampling.probabilities import RowContext
 from paceline.sampling.tree_draw import BranchRow, Children, draw_children
 from paceline.tree_shape import ROOT
 
@@ -116,14 +115,7 @@ class TreeDrafting:
                 mask = matcher.mask_after(path)
                 if mask is None:  # nothing may follow
                     max_children = 0
-            context = RowContext(
-                params=opening.sampling,
-                token_ids=request.token_ids,
-                prompt_length=opening.prompt_length,
-                eos_token_ids=opening.eos_token_ids,
-                draft_tokens=path,
-                mask=mask,
-            )
+            context = request.context(path, mask)
             rows.append(
                 BranchRow(
                     context, growth.epoch, opening.draft_top_k, max_children, place, self._doubt

@@ -128,24 +128,23 @@ def test_a_runners_model_is_merged_and_packed() -> None:
     assert torch.allclose(logits, plain_logits(plain, IDS), atol=1e-4)
 
 
-@pytest.mark.parametrize("answer", [float("nan"), RuntimeError("view size is not compatible")])
-def test_a_model_that_cannot_be_merged_is_served_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, answer: float | Exception
+@pytest.mark.parametrize(
+    ("kind", "other"), [(MergedLinear, PackedLinear), (PackedLinear, MergedLinear)]
+)
+@pytest.mark.parametrize(
+    "answer", [float("nan"), RuntimeError("view size is not compatible"), AttributeError("weight")]
+)
+def test_a_model_that_cannot_be_changed_in_one_way_is_in_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[nn.Module],
+    other: type[nn.Module],
+    answer: float | Exception,
 ) -> None:
-    """Whether its outputs were told apart wrongly, or it does with them what no part allows."""
-    kinds = kinds_of_runner(monkeypatch, MergedLinear, answer)
-    assert MergedLinear not in kinds
-    assert PackedLinear in kinds
-
-
-@pytest.mark.parametrize("answer", [float("nan"), AttributeError("no attribute 'weight'")])
-def test_a_model_that_cannot_be_packed_is_merged_alone(
-    monkeypatch: pytest.MonkeyPatch, answer: float | Exception
-) -> None:
-    """It may look at a weight."""
-    kinds = kinds_of_runner(monkeypatch, PackedLinear, answer)
-    assert PackedLinear not in kinds
-    assert MergedLinear in kinds
+    """Its outputs are told apart wrongly, it does with them what no part allows, or looks at a
+    weight."""
+    kinds = kinds_of_runner(monkeypatch, kind, answer)
+    assert kind not in kinds
+    assert other in kinds
 
 
 def kinds_of_runner(
