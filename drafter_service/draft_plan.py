@@ -42,6 +42,11 @@ class DraftPlan:
         return replace(self, **given) if given else self
 
     @property
+    def has_limits(self) -> bool:
+        """Whether blocks end where the drafter is unsure."""
+        return self.min_confidence > 0.0 or self.min_copy_confidence > 0.0
+
+    @property
     def most_drawn(self) -> int:
         """Tokens of a full block that a model draws."""
         return min(self.block_length, self.num_drawn)

@@ -38,6 +38,8 @@ class ProposeRequest:
     confidence: float = 1.0
     min_confidence: float = 0.0
     min_copy_confidence: float = 0.0
+    wants_second: bool = False
+    """Whether each draw shall tell its `second`."""
 
     @property
     def has_limits(self) -> bool:
@@ -125,6 +127,28 @@ class DrawsRuns(Protocol):
 
     def draw_while(self, is_undisturbed: Callable[[], bool]) -> None:
         """Go on within a proposal for as long as that holds, which is asked before each token."""
+        ...
+
+
+@runtime_checkable
+class Forks(Protocol):
+    """A drafter that can continue a sequence in several ways at once."""
+
+    def fork(self, key: SessionKey, branch: SessionKey, length: int, num_tokens: int) -> bool:
+        """Take in a `branch` of a session: its first `length` tokens, and `num_tokens` at most.
+
+        What was computed of them serves both. False where there is no room for it, or the session
+        is not one that can be drafted for so. Nothing of the session is rolled back to before
+        `length` while the branch lives.
+        """
+        ...
+
+    def graft(self, key: SessionKey, branch: SessionKey) -> None:
+        """A branch has come true: the session goes on with what was computed for it."""
+        ...
+
+    def prune(self, branch: SessionKey) -> None:
+        """Free what a branch has. Unknown keys are fine."""
         ...
 
 

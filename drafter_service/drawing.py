@@ -29,6 +29,11 @@ class Drawing:
         self._columns = columns
         self._min_confidence = min_confidence
 
+    @property
+    def ends_blocks(self) -> bool:
+        """Whether any block may end where the model is unsure."""
+        return self._min_confidence > 0.0
+
     def propose(
         self,
         logits: Tensor,  # [R, columns]
@@ -39,7 +44,12 @@ class Drawing:
         own = [matchers.get(request.key) for request in requests]
         masks = [None if matcher is None else matcher.mask() for matcher in own]
         rows = [
-            DraftRow(request.context(mask=mask), request.epoch, request.opening.draft_top_k)
+            DraftRow(
+                request.context(mask=mask),
+                request.epoch,
+                request.opening.draft_top_k,
+                request.wants_second,
+            )
             for request, mask in zip(requests, masks, strict=True)
         ]
         proposals = [

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from drafter_service.drafter import Drafter, Proposal, ProposeRequest, TakesFeatures
+from drafter_service.drafter import Drafter, Forks, Proposal, ProposeRequest, TakesFeatures
+from drafter_service.outcomes import MAX_SESSIONS, Outcome
 from drafter_service.session import DraftSession
 from drafter_service.traces import DrafterTraces
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
@@ -41,6 +43,10 @@ class DrafterEngine:
         self.metrics = DrafterMetrics()
         self.counters = self.metrics.counters
         self._drafter = drafter
+        self._forks = drafter if isinstance(drafter, Forks) else None
+        self._branches: dict[SessionKey, tuple[DraftSession, Outcome]] = {}
+        """The outcomes that are drafted ahead, by their own keys."""
+        self._num_branches = 0
         self._sessions: dict[SessionKey, DraftSession] = {}
         self._failures = FailureCount()
         self._traces = DrafterTraces(tracing or Tracing("paceline-drafter"))
@@ -60,7 +66,9 @@ class DrafterEngine:
             elif isinstance(event, CloseSession):
                 self._free(key)
             elif key in self._sessions:  # else a late event of a session that has ended
-                self._advance(self._sessions[key], event)
+                session = self._sessions[key]
+                for step in session.steps_of(event):
+                    self._advance(session, step)
         except PacelineError as error:
             return [self._fail(key, error)]
         except Exception as error:
@@ -81,7 +89,8 @@ class DrafterEngine:
     def _advance(self, session: DraftSession, event: Advance) -> None:
         length, num_unsent = len(session.tokens), session.num_unsent
         branches = session.branches
-        valid = session.advance(event)
+        valid, outcome, gone = session.advance(event)
+        self._prune(gone)
         num_nodes_valid = 0
         if branches is not None:
             num_nodes_valid = num_nodes = len(branches.draws)
@@ -94,8 +103,11 @@ class DrafterEngine:
             lost = num_unsent - session.num_unsent
             trace.advanced(valid + num_nodes_valid, session.committed, num_unsent_lost=lost)
         if valid < length:
-            self._drafter.rollback(session.key, valid)
             self.metrics.rolled_back(length - valid)
+        if outcome is not None:
+            self._graft(session, outcome)
+        elif valid < length:
+            self._drafter.rollback(session.key, valid)
         if event.features is not None:
             self._take_features(session, event.features)
 
@@ -127,6 +139,8 @@ class DrafterEngine:
     def _free(self, key: SessionKey, error: Exception | None = None) -> None:
         self._traces.close(key, error)
         session = self._sessions.pop(key, None)
+        if session is not None:
+            self._prune(session.outcomes.clear())
         # what failed, or lost its link, may have left nothing worth keeping
         committed = session.tokens[: session.committed] if session and error is None else ()
         self._drafter.release(key, committed)
@@ -135,18 +149,21 @@ class DrafterEngine:
 
     def next_step_at(self, now: float) -> float | None:
         """Now, if a session wants to draft."""
-        return now if any(session.is_active for session in self._sessions.values()) else None
+        is_active = any(session.is_active for session in self._sessions.values())
+        return now if is_active or self._unfinished() else None
 
     def step(self, now: float) -> Replies:
         """One proposal for every session with room in its window; blocks that became full."""
         asked: list[ProposeRequest] = []
         replies: Replies = []
+        ahead = self._drafts_ahead
         for session in self._sessions.values():
-            request = session.request()
+            request = session.request(ahead=ahead)
             if request is not None:
                 asked.append(request)
             elif session.is_active:
                 replies += self._take_block(session, found_nothing=False)
+        asked += self._unfinished()
         if asked:
             replies += self._run(asked)
         return [*self._traces.take_farewells(), *replies]
@@ -161,6 +178,10 @@ class DrafterEngine:
         except Exception as error:
             if len(asked) > 1:
                 return [reply for request in asked for reply in self._run([request])]
+            if asked[0].key in self._branches:
+                logger.debug("an outcome is not drafted ahead: %s", error)
+                self._give_up(*self._branches[asked[0].key])
+                return []
             logger.exception("drafting failed", extra=self._about(asked[0].key))
             if not isinstance(error, PacelineError):
                 self._failures.failed(error)
@@ -169,20 +190,27 @@ class DrafterEngine:
         self._failures.succeeded()
         seconds = time.perf_counter() - started
         num_steps = max(proposal.num_steps for proposal in proposals)
-        self.metrics.stepped(seconds=seconds, sessions=len(asked), steps=num_steps)
+        num_sessions = sum(request.key in self._sessions for request in asked)
+        self.metrics.stepped(seconds=seconds, sessions=num_sessions, steps=num_steps)
         reads = any(map(self._reads_much, asked, proposals))
         draw_s = None if reads else seconds
         return [
             reply
             for request, proposal in zip(asked, proposals, strict=True)
-            for reply in self._take(self._sessions[request.key], proposal, draw_s)
+            for reply in self._take(request.key, proposal, draw_s)
         ]
 
     def _reads_much(self, request: ProposeRequest, proposal: Proposal) -> bool:
         """Whether a step read more than a block: its time is not that of a draft token."""
-        return proposal.num_read > 1 + self._sessions[request.key].num_drawn_tokens
+        session = self._sessions.get(request.key)
+        return session is not None and proposal.num_read > 1 + session.num_drawn_tokens
 
-    def _take(self, session: DraftSession, proposal: Proposal, seconds: float | None) -> Replies:
+    def _take(self, key: SessionKey, proposal: Proposal, seconds: float | None) -> Replies:
+        if key in self._branches:
+            return self._take_branch(*self._branches[key], proposal)
+        session = self._sessions.get(key)
+        if session is None:  # a branch whose session has failed in this very step
+            return []
         if self._traces:
             self._traces.proposed(
                 session.key,
@@ -225,7 +253,70 @@ class DrafterEngine:
         trace = self._traces.get(session.key)
         if trace is not None:
             trace.sent(block)
+        if block.token_ids and self._drafts_ahead:
+            self._branch_at(session, range(block.base, block.base + len(block.token_ids)))
         return [(session.key[0], block)]
+
+    # --- other outcomes ---------------------------------------------------------------------
+
+    @property
+    def _drafts_ahead(self) -> bool:
+        """Whether there is time to draft other outcomes ahead."""
+        return self._forks is not None and len(self._sessions) <= MAX_SESSIONS
+
+    def _branch_at(self, session: DraftSession, positions: Iterable[int]) -> None:
+        """Draft from now on for the case that a draft at these positions is rejected."""
+        for position in positions:
+            self._num_branches += 1
+            key = (session.key[0], -self._num_branches)
+            outcome = session.outcome_of(position, key)
+            if outcome is None or self._forks is None:
+                continue
+            if self._forks.fork(session.key, key, position, session.num_outcome_tokens + 1):
+                session.outcomes.add(outcome)
+                self._branches[key] = session, outcome
+
+    def _unfinished(self) -> list[ProposeRequest]:
+        """What is still to be drawn for outcomes."""
+        return [
+            outcome.request(session.opening, session.tokens)
+            for session, outcome in self._branches.values()
+            if not outcome.is_full and session.num_outcome_tokens
+        ]
+
+    def _take_branch(self, session: DraftSession, outcome: Outcome, proposal: Proposal) -> Replies:
+        """Draws behind an outcome; the block that they fill."""
+        outcome.add(proposal.draws)
+        if outcome.is_full:
+            block = session.block_of(outcome, kv_length=self._drafter.kv_length(outcome.key))
+            self.metrics.sent(len(block.token_ids))
+            return [(session.key[0], block)]
+        if proposal.error is not None or not (proposal.draws or proposal.is_pending):
+            self._give_up(session, outcome)
+        return []
+
+    def _graft(self, session: DraftSession, outcome: Outcome) -> None:
+        """An outcome has come true, and is the session's own line from now on."""
+        assert self._forks is not None
+        self._forks.graft(session.key, outcome.key)
+        del self._branches[outcome.key]
+        self.metrics.came_true()
+        if not outcome.is_full:
+            return
+        trace = self._traces.get(session.key)
+        if trace is not None:
+            trace.sent(session.block_of(outcome, kv_length=self._drafter.kv_length(session.key)))
+        self._branch_at(session, range(outcome.base, outcome.base + len(outcome.draws)))
+
+    def _give_up(self, session: DraftSession, outcome: Outcome) -> None:
+        session.outcomes.drop(outcome)
+        self._prune([outcome])
+
+    def _prune(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            del self._branches[outcome.key]
+            if self._forks is not None:
+                self._forks.prune(outcome.key)
 
     def _about(self, key: SessionKey) -> dict[str, Any]:
         session = self._sessions.get(key)

@@ -15,7 +15,7 @@ from drafter_service.drafter import Proposal, ProposeRequest
 from drafter_service.drawing import Drawing
 from drafter_service.tree_drafting import Step, TreeDrafting
 from paceline.config import RuntimeConfig, TreeConfig
-from paceline.errors import InvalidArgumentError
+from paceline.errors import InvalidArgumentError, ResourceExhaustedError
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.emulated import device_counters
 from paceline.runtime.engine_thread import SessionKey
@@ -250,6 +250,36 @@ class ModelDrafter:
         table = self._tables.get(key)
         if table is not None and not self._trees.outlasts(key, length):
             table.truncate(min(table.length, length))
+
+    # --- other outcomes ---------------------------------------------------------------------
+
+    def fork(self, key: SessionKey, branch: SessionKey, length: int, num_tokens: int) -> bool:
+        """A branch that shares the session's pages; see `Forks`.
+
+        Not where drafts branch already, a grammar has to see them, or blocks end where the model is
+        unsure. Sessions that wait for room go before.
+        """
+        table = self._tables.get(key)
+        is_plain = not self._trees.is_on and not self._drawing.ends_blocks
+        if table is None or not is_plain or key in self._matchers or len(self._waiting):
+            return False
+        assert length <= table.length
+        try:
+            self._tables[branch] = self._runner.fork(table, length, num_tokens)
+        except ResourceExhaustedError:
+            return False
+        return True
+
+    def graft(self, key: SessionKey, branch: SessionKey) -> None:
+        self._tables[key].graft(self._tables.pop(branch))
+
+    def prune(self, branch: SessionKey) -> None:
+        table = self._tables.pop(branch, None)
+        if table is not None:
+            table.free()
+            self._admit()
+
+    # --- the end ----------------------------------------------------------------------------
 
     def release(self, key: SessionKey, committed: Sequence[int] = ()) -> None:
         self._waiting.leave(key)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from drafter_service.draft_plan import DraftPlan
 from drafter_service.drafter import ProposeRequest
+from drafter_service.outcomes import Outcome, Outcomes
 from paceline.errors import InvalidArgumentError
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw, stack_draws
@@ -32,6 +34,17 @@ class Branches:
         """How many nodes a sequence follows."""
         own = [draw.token_id for draw in self.draws]
         return len(self.shape.walk(own, tokens[self.base :]))
+
+
+class Advanced(NamedTuple):
+    """What an advance has made of a session."""
+
+    valid: int
+    """How many leading tokens of the sequence before still hold."""
+    outcome: Outcome | None
+    """The one that has come true, if any was drafted for what came."""
+    gone: list[Outcome]
+    """Those that can come no more."""
 
 
 class DraftSession:
@@ -64,6 +77,8 @@ class DraftSession:
         """Length to be final, or void, before more is drafted: the model was unsure there."""
         self.branches: Branches | None = None
         """The part that branches of the last block, until it is judged or void."""
+        self.outcomes = Outcomes()
+        """What is drafted in case that sent drafts are rejected."""
         self._has_told_end = False
         self._draft_s = 0.0  # of the unsent draws whose time was measured, and how many those are
         self._num_timed = 0
@@ -73,8 +88,19 @@ class DraftSession:
 
     # --- events -----------------------------------------------------------------------------
 
-    def advance(self, event: Advance) -> int:
-        """Take committed tokens; returns how many leading tokens of the sequence stay valid.
+    def steps_of(self, event: Advance) -> list[Advance]:
+        """An advance in two where an outcome comes true in its midst: up to there, and the rest."""
+        num_tokens = self._num_agreed(event) + 1
+        if num_tokens >= len(event.token_ids) or self._come_true(event) is None:
+            return [event]
+        until, rest = event.token_ids[:num_tokens], event.token_ids[num_tokens:]
+        return [
+            replace(event, token_ids=until, features=None),
+            replace(event, base=event.base + num_tokens, token_ids=rest),
+        ]
+
+    def advance(self, event: Advance) -> Advanced:
+        """Take committed tokens.
 
         Raises `InvalidArgumentError` if they do not continue the committed ones.
         """
@@ -88,7 +114,8 @@ class DraftSession:
         self._plan = self._plan.adjusted(event, max_window=self.opening.window)
         end = event.base + len(event.token_ids)
         drafted = self.tokens[event.base : end]
-        agreed = _common_prefix(drafted, event.token_ids)
+        agreed = self._num_agreed(event)
+        outcome = self._come_true(event)
         keeps_drafts = event.epoch <= self.epoch and agreed == len(drafted)
         if keeps_drafts:
             valid = len(self.tokens)
@@ -98,6 +125,7 @@ class DraftSession:
             self.tokens.extend(event.token_ids[len(drafted) :])
             del self._confidences[: len(event.token_ids)]
             self._sent = max(self._sent, end)
+            gone = self.outcomes.committed(end)
         else:
             valid = event.base + agreed
             if event.epoch <= self.epoch and valid < self._sent:
@@ -107,6 +135,7 @@ class DraftSession:
             self.tokens[event.base :] = event.token_ids
             self._sent = end
             self._rests_until = 0
+            gone = [other for other in self.outcomes.clear() if other is not outcome]
         self.epoch = max(self.epoch, event.epoch)
         self.committed = end
         num_unsent = len(self.tokens) - self._sent
@@ -117,10 +146,43 @@ class DraftSession:
             self._unsent = self._unsent[len(self._unsent) - num_unsent :]
             unsent = range(self._sent, len(self.tokens))
             self._copied = {position for position in self._copied if position in unsent}
+        if outcome is not None:
+            self._go_on_behind(outcome)
         self.is_active = (
             self._plan.window > 0 and self.branches is None and self.committed >= self._rests_until
         )
-        return valid
+        return Advanced(valid, outcome, gone)
+
+    def _num_agreed(self, event: Advance) -> int:
+        """How many tokens of an advance were drafted so, from its first on."""
+        end = event.base + len(event.token_ids)
+        return _common_prefix(self.tokens[event.base : end], event.token_ids)
+
+    def _come_true(self, event: Advance) -> Outcome | None:
+        """The outcome that an advance tells of.
+
+        The verifier takes the same one, whenever it comes there, in the epoch that begins with the
+        token in question: this one's or, where it has yet to see the difference, the next. An
+        epoch above that has begun elsewhere.
+        """
+        agreed = self._num_agreed(event)
+        position = event.base + agreed
+        is_at_sent = agreed < len(event.token_ids) and position < self._sent
+        if not is_at_sent or event.epoch > self.epoch + 1:
+            return None
+        return self.outcomes.find(position, event.token_ids[agreed])
+
+    def _go_on_behind(self, outcome: Outcome) -> None:
+        """What was drafted for an outcome is what is drafted now."""
+        assert self.epoch == outcome.epoch
+        assert self.committed == outcome.base
+        self.tokens.extend(draw.token_id for draw in outcome.draws)
+        self._confidences.extend([1.0] * len(outcome.draws))
+        self.outcomes.guess(outcome.base, outcome.draws)
+        if outcome.is_full:
+            self._sent = len(self.tokens)
+        else:
+            self._unsent = list(outcome.draws)
 
     def _check_ids(self, token_ids: Sequence[int]) -> None:
         vocab_size = self.opening.vocab_size
@@ -132,8 +194,11 @@ class DraftSession:
 
     # --- drafting ---------------------------------------------------------------------------
 
-    def request(self) -> ProposeRequest | None:
-        """What to ask the drafter for; None while the window is full or nothing is wanted."""
+    def request(self, *, ahead: bool = False) -> ProposeRequest | None:
+        """What to ask the drafter for; None while the window is full or nothing is wanted.
+
+        `ahead`: whether the drafter drafts other outcomes ahead.
+        """
         if not self.is_active:
             return None
         limit = min(self._room(), self._plan.block_length - len(self._unsent))
@@ -152,6 +217,45 @@ class DraftSession:
             confidence=math.prod(self._confidences),
             min_confidence=self._plan.min_confidence,
             min_copy_confidence=self._plan.min_copy_confidence,
+            wants_second=ahead and self.num_outcome_tokens > 0,
+        )
+
+    @property
+    def num_outcome_tokens(self) -> int:
+        """Drafts behind each other outcome; 0 where none is drafted ahead.
+
+        What is there in time must not matter to reproducible output, nor may it be features that
+        are: those of a token that may never come do not exist.
+        """
+        if self.opening.reproducible or self.opening.features or self._plan.has_limits:
+            return 0
+        return min(self.opening.num_outcome_tokens, self._plan.window)
+
+    def outcome_of(self, position: int, key: SessionKey) -> Outcome | None:
+        """What to draft in case that the draft at a position, just sent, is rejected."""
+        token_id = self.outcomes.take_guess(position)
+        base = position + 1
+        num_tokens = min(self.num_outcome_tokens, self._max_length - base)
+        if token_id is None or num_tokens < 1:
+            return None
+        epoch = self.epoch + 1
+        return Outcome(key, base=base, token_id=token_id, epoch=epoch, num_tokens=num_tokens)
+
+    def block_of(self, outcome: Outcome, *, kv_length: int) -> DraftBlock:
+        """The block that is sent for an outcome. It says what will be known, and how the drafter
+        will be, once that has come."""
+        fills_window = len(outcome.draws) >= self._plan.window
+        return DraftBlock(
+            session_id=self.opening.session_id,
+            epoch=outcome.epoch,
+            base=outcome.base,
+            token_ids=tuple(draw.token_id for draw in outcome.draws),
+            draft_probs=stack_draws(outcome.draws),
+            known_committed=outcome.base,
+            state=DrafterState.PAUSED if fills_window else DrafterState.RUNNING,
+            kv_length=kv_length,
+            draft_us=0,
+            outcome=outcome.token_id,
         )
 
     def _room(self) -> int:
@@ -174,6 +278,7 @@ class DraftSession:
         the draws.
         """
         trunk = len(draws) if tree is None else tree.trunk
+        self.outcomes.guess(len(self.tokens), draws[:trunk])
         if is_copied:
             self._copied.update(range(len(self.tokens), len(self.tokens) + trunk))
             seconds = None

@@ -39,6 +39,11 @@ class TreeDrafting:
         self._runner = runner
         self._growths: dict[SessionKey, TreeGrowth] = {}
 
+    @property
+    def is_on(self) -> bool:
+        """Whether any session's drafts branch."""
+        return self._max_children > 1
+
     def wants(self, request: ProposeRequest) -> bool:
         """Whether a tree is to be drafted; else a token after the other is.
 
@@ -46,7 +51,7 @@ class TreeDrafting:
         """
         params = request.opening.sampling
         is_judged_by_block = params.acceptance is Acceptance.BLOCK and not params.is_deterministic
-        return self._max_children > 1 and request.limit > 1 and not is_judged_by_block
+        return self.is_on and request.limit > 1 and not is_judged_by_block
 
     def goes_on(self, request: ProposeRequest) -> bool:
         """Whether the session's tree grows for this very sequence, epoch and room."""

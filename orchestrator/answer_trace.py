@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.outcomes import Outcomes
 from orchestrator.token_spans import DeliveredToken, TokenSpans, VerdictNote
 from orchestrator.worker import WorkerSession
 from paceline.errors import PacelineError
@@ -64,6 +65,7 @@ class AnswerTrace:
         self._tokens = tokens
         self._thinning = Thinning(MAX_BLOCK_SPANS, expected=max_tokens)
         self._blocks: deque[_Block] = deque()
+        self._outcomes: Outcomes[_Block] = Outcomes()
         self._arrived: deque[VerdictNote] = deque()
         self._undelivered: deque[DeliveredToken] = deque()
         self._deliveries: deque[_Delivery] = deque()
@@ -109,9 +111,8 @@ class AnswerTrace:
                 probs = block.draft_probs.own_probs(block.token_ids)
             draft_ns = block.draft_us * 1000
             end = block.base + length
-            self._blocks.append(
-                _Block(block.base, end, draft_ns, probs, block.token_ids, block.tree)
-            )
+            noted = _Block(block.base, end, draft_ns, probs, block.token_ids, block.tree)
+            self._follow(noted if block.outcome is None else self._outcomes.add(block, noted))
             return
         if self._thinning.starts_new():
             now = time.time_ns()
@@ -122,6 +123,11 @@ class AnswerTrace:
             }
             self._recorder.add("discard", now, now, attributes)
 
+    def _follow(self, block: _Block | None) -> None:
+        """The next one that is to be judged."""
+        if block is not None:
+            self._blocks.append(block)
+
     def judged(self, verdict: Verdict) -> None:
         """A verdict came."""
         self.num_discarded += verdict.num_discarded
@@ -131,6 +137,7 @@ class AnswerTrace:
     def lost(self, role: str, error: PacelineError) -> None:
         """A worker, or its part of this session, is gone, and with it the blocks on their way."""
         self._blocks.clear()
+        self._outcomes.clear()
         now = time.time_ns()
         if role == "verifier":
             self._end_failover()
@@ -166,6 +173,9 @@ class AnswerTrace:
         is_rejected = verdict.accepted_length < verdict.num_judged
         while self._blocks and (is_rejected or self._blocks[0].end <= end):
             self._blocks.popleft()
+        if is_rejected:
+            self._follow(self._outcomes.epoch_begins(verdict.epoch, end, verdict.token_ids[-1]))
+        self._outcomes.committed(end)
         return VerdictNote(verdict, time.time_ns(), draft_ns, tuple(blocks), tuple(probs))
 
     # --- what the reply sees ----------------------------------------------------------------

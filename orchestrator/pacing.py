@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from orchestrator.cascade_controller import CascadeController
 from orchestrator.estimates import Experience, LowerQuartile, PassCost
+from orchestrator.outcomes import Outcomes
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.window_controller import WindowController
 from orchestrator.window_plan import WindowPlan
@@ -30,7 +31,8 @@ class _Relayed(NamedTuple):
     epoch: int
     base: int
     token_ids: Sequence[int]
-    relayed_at: float
+    relayed_at: float | None
+    """None if it was there before it could be judged."""
     is_tree: bool
     copied: Sequence[int]
 
@@ -66,6 +68,7 @@ class Pacing:
         self._kv_length = 0  # what it had read by then
         self._void_epoch: int | None = None  # whose drafts are wrong from some position on
         self._relayed: deque[_Relayed] = deque()  # not judged yet
+        self._outcomes: Outcomes[_Relayed] = Outcomes()
 
     @classmethod
     def between(
@@ -111,6 +114,10 @@ class Pacing:
 
         `committed` are the tokens already committed at the block's positions.
         """
+        if block.outcome is not None:
+            ahead = _Relayed(block.epoch, block.base, block.token_ids, None, False, ())
+            self._follow(self._outcomes.add(block, ahead))
+            return
         num_tokens = len(block.token_ids)
         num_drawn = num_tokens - len(block.copied)
         draft_s = block.draft_us / 1e6
@@ -151,6 +158,17 @@ class Pacing:
             )
         else:
             self._void_epoch = block.epoch
+            if tree is None:
+                self._begin_epoch(block.epoch + 1, block.base + agreed + 1, committed[agreed])
+
+    def _begin_epoch(self, epoch: int, base: int, token_id: int) -> None:
+        """With this token before `base`: what was drafted for that is on its way, nothing else."""
+        self._relayed.clear()
+        self._follow(self._outcomes.epoch_begins(epoch, base, token_id))
+
+    def _follow(self, block: _Relayed | None) -> None:
+        if block is not None:
+            self._relayed.append(block)
 
     def judged(self, verdict: Verdict, live_sessions: int, now: float) -> WindowPlan:
         """A verdict came; returns the plan to go on with.
@@ -161,18 +179,21 @@ class Pacing:
         pass_s = (timings.forward_us + timings.judge_us) / 1e6
         self._cost.update(timings.rows, pass_s, sessions=timings.sessions)
         self._forget_before(verdict.base)
-        if verdict.num_judged and self._relayed and self._relayed[0].base == verdict.base:
+        first = self._relayed[0] if verdict.num_judged and self._relayed else None
+        if first is not None and first.base == verdict.base and first.relayed_at is not None:
             # the session was ready for the pass when the first of the drafts had come
             waited_s = timings.queue_us / 1e6
-            _count(self._to_verifier_s, now - self._relayed[0].relayed_at - waited_s - pass_s)
+            _count(self._to_verifier_s, now - first.relayed_at - waited_s - pass_s)
         end = verdict.base + verdict.num_judged
         branches = any(block.is_tree and block.base < end for block in self._relayed)
         copied = [i for block in self._relayed for i in block.copied_in(verdict.base, end)]
         self._forget_before(end)
         if branches or verdict.accepted_length < verdict.num_judged:
-            self._relayed.clear()
+            length = verdict.base + len(verdict.token_ids)
+            self._begin_epoch(verdict.epoch, length, verdict.token_ids[-1])
         elif verdict.next_origin is not None:
             self._compare(end, verdict.token_ids[-1])
+        self._outcomes.committed(verdict.base + len(verdict.token_ids))
         hops = (self._to_drafter_s.value, self._to_verifier_s.value)
         if hops[0] is not None and hops[1] is not None:
             self._controller.saw_round_trip(hops[0] + hops[1])
@@ -212,7 +233,7 @@ class Pacing:
             )
             if not agreed:
                 self._void_epoch = block.epoch
-                self._relayed.clear()
+                self._begin_epoch(block.epoch + 1, position + 1, token_id)
 
 
 def _count(estimate: LowerQuartile, seconds: float) -> None:

@@ -23,6 +23,8 @@ class RelaySettings:
     adaptive: bool = False
     start_window: int = 1
     """Where an adaptive window begins; `window` is its limit."""
+    num_outcome_tokens: int = 0
+    """Drafts behind each other outcome that is drafted ahead; 0: none is."""
     grammar: str = ""
     cache_salt: str = ""
     cache_key: str = ""
@@ -57,4 +59,5 @@ class RelaySettings:
             reproducible=self.reproducible,
             grammar=self.grammar,
             cache_salt=self.cache_salt,
+            num_outcome_tokens=self.num_outcome_tokens,
         )

@@ -132,6 +132,10 @@ def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
         window -= window % block
     chosen = call.window is not None or call.num_speculative_tokens is not None
     adaptive = defaults.adaptive and not chosen and not reproducible
+    num_outcome_tokens = call.num_outcome_tokens
+    if num_outcome_tokens is None:
+        num_outcome_tokens = defaults.num_outcome_tokens if adaptive else 0
+    _check_range("num_outcome_tokens", num_outcome_tokens, MAX_SPECULATIVE_TOKENS, least=0)
     start_window = window
     if adaptive:
         window = defaults.max_window
@@ -147,6 +151,7 @@ def _settings(call: GenerateCall, config: OrchestratorConfig) -> RelaySettings:
         reproducible=reproducible,
         adaptive=adaptive,
         start_window=start_window,
+        num_outcome_tokens=num_outcome_tokens,
         cache_salt=call.cache_salt,
     )
 
@@ -164,6 +169,6 @@ def _check_salt(salt: str) -> None:
         raise InvalidArgumentError("cache_salt", problem)
 
 
-def _check_range(field: str, value: int, limit: int) -> None:
-    if not 1 <= value <= limit:
-        raise InvalidArgumentError(field, f"{value} is outside 1 to {limit}")
+def _check_range(field: str, value: int, limit: int, *, least: int = 1) -> None:
+    if not least <= value <= limit:
+        raise InvalidArgumentError(field, f"{value} is outside {least} to {limit}")

@@ -60,19 +60,21 @@ class Session:
         """Count a block; whether it is still of use, or of an epoch that has passed."""
         self.counts.drafted += len(block.token_ids)
         self.counts.draft_us += block.draft_us
-        self.drafter_kv_length = block.kv_length
         if block.epoch < self.epoch:
             return False
-        self.epoch = block.epoch
+        if block.outcome is None:  # else its epoch may never come
+            self.epoch = block.epoch
+            self.drafter_kv_length = block.kv_length
         return True
 
     def begin_epoch(self) -> int:
         """An epoch above any in which the verifier can have seen a block.
 
         The verifier may be one ahead of the newest block that was relayed to it: it raises its
-        count when that block differs from what it had committed.
+        count when that block differs from what it had committed. So may the drafter be, and what it
+        drafts ahead is for one epoch more.
         """
-        self.epoch += 2
+        self.epoch += 3
         self.counts.epochs += 1
         self.drafter_kv_length = min(self.drafter_kv_length, len(self.tokens))
         return self.epoch

@@ -36,6 +36,8 @@ class GenerateFields(TypedDict, total=False):
     window: int | None
     """Draft tokens that may be outstanding."""
     num_speculative_tokens: int | None
+    num_outcome_tokens: int | None
+    """Draft tokens made ahead for each rejection that may come; 0 makes none."""
     draft_probs: DraftProbsFormat | str | None
     """How much of the draft distributions travels: `sparse`, `dense` or `none`."""
     n: int | None

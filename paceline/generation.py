@@ -25,6 +25,7 @@ class GenerateCall:
     speculation: bool | None
     window: int | None
     num_speculative_tokens: int | None
+    num_outcome_tokens: int | None
     stop: Sequence[str]
     include_stop_in_output: bool
     bad_words: Sequence[str]

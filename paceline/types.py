@@ -80,6 +80,8 @@ class OpenSession:
     features: bool = False
     """Whether verdicts, and so advances, carry the target's features."""
     trace_context: Mapping[str, str] = field(default_factory=dict)
+    num_outcome_tokens: int = 0
+    """Drafts behind each outcome that is drafted ahead; 0: none is."""
 
     @property
     def max_length(self) -> int:
@@ -103,6 +105,9 @@ class DraftBlock:
     has `parents` (see `TreeShape`): its tokens are the nodes, and nothing is drafted behind it
     until its verdict has come. `copied` are the indexes of tokens that were copied by a drafter
     that has a model besides; `draft_us` is then the time of the others.
+
+    With an `outcome` it was drafted ahead: it holds if the epoch that it names begins with that id
+    at position `base - 1`, in place of a draft, and is void otherwise.
     """
 
     session_id: SessionId
@@ -116,6 +121,7 @@ class DraftBlock:
     draft_us: int
     parents: tuple[int, ...] = ()
     copied: tuple[int, ...] = ()
+    outcome: int | None = None
 
     @property
     def tree(self) -> TreeShape | None:

@@ -116,7 +116,7 @@ class SamplingParams(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words_token_ids: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., seed: _Optional[int] = ..., logprobs: _Optional[int] = ..., acceptance: _Optional[_Union[Acceptance, str]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("token_ids", "prompt_length", "sampling", "window", "num_speculative_tokens", "draft_top_k", "committed_limit", "speculation", "epoch", "eos_token_ids", "vocab_size", "trace_context", "reproducible", "grammar", "cache_salt", "features")
+    __slots__ = ("token_ids", "prompt_length", "sampling", "window", "num_speculative_tokens", "draft_top_k", "committed_limit", "speculation", "epoch", "eos_token_ids", "vocab_size", "trace_context", "reproducible", "grammar", "cache_salt", "num_outcome_tokens", "features")
     class TraceContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class OpenSession(_message.Message):
     REPRODUCIBLE_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    NUM_OUTCOME_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     prompt_length: int
@@ -155,8 +156,9 @@ class OpenSession(_message.Message):
     reproducible: bool
     grammar: str
     cache_salt: str
+    num_outcome_tokens: int
     features: bool
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draft_top_k: _Optional[int] = ..., committed_limit: _Optional[int] = ..., speculation: _Optional[bool] = ..., epoch: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., reproducible: _Optional[bool] = ..., grammar: _Optional[str] = ..., cache_salt: _Optional[str] = ..., features: _Optional[bool] = ...) -> None: ...
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., prompt_length: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., draft_top_k: _Optional[int] = ..., committed_limit: _Optional[int] = ..., speculation: _Optional[bool] = ..., epoch: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., reproducible: _Optional[bool] = ..., grammar: _Optional[str] = ..., cache_salt: _Optional[str] = ..., num_outcome_tokens: _Optional[int] = ..., features: _Optional[bool] = ...) -> None: ...
 
 class Features(_message.Message):
     __slots__ = ("base", "size", "values")
@@ -191,7 +193,7 @@ class DraftProbs(_message.Message):
     def __init__(self, width: _Optional[int] = ..., ids: _Optional[bytes] = ..., probs: _Optional[bytes] = ...) -> None: ...
 
 class DraftBlock(_message.Message):
-    __slots__ = ("epoch", "base", "token_ids", "draft_probs", "outstanding", "state", "uncached", "draft_us", "parents", "copied")
+    __slots__ = ("epoch", "base", "token_ids", "draft_probs", "outstanding", "state", "uncached", "draft_us", "parents", "copied", "outcome")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +204,7 @@ class DraftBlock(_message.Message):
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     COPIED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     base: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -212,7 +215,8 @@ class DraftBlock(_message.Message):
     draft_us: int
     parents: _containers.RepeatedScalarFieldContainer[int]
     copied: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Union[DraftProbs, _Mapping]] = ..., outstanding: _Optional[int] = ..., state: _Optional[_Union[DrafterState, str]] = ..., uncached: _Optional[int] = ..., draft_us: _Optional[int] = ..., parents: _Optional[_Iterable[int]] = ..., copied: _Optional[_Iterable[int]] = ...) -> None: ...
+    outcome: int
+    def __init__(self, epoch: _Optional[int] = ..., base: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Union[DraftProbs, _Mapping]] = ..., outstanding: _Optional[int] = ..., state: _Optional[_Union[DrafterState, str]] = ..., uncached: _Optional[int] = ..., draft_us: _Optional[int] = ..., parents: _Optional[_Iterable[int]] = ..., copied: _Optional[_Iterable[int]] = ..., outcome: _Optional[int] = ...) -> None: ...
 
 class AttributeValue(_message.Message):
     __slots__ = ("text", "integer", "number", "flag")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import common_pb2 as protos_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19protos/orchestrator.proto\x12\x0bpaceline.v1\x1a\x13protos/common.proto\"\xaa\x04\n\x0fGenerateRequest\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12*\n\x08messages\x18\x02 \x03(\x0b\x32\x18.paceline.v1.ChatMessage\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x18\n\x0bspeculation\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x06window\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12#\n\x16num_speculative_tokens\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x1e\n\x16include_stop_in_output\x18\t \x01(\x08\x12\x11\n\tbad_words\x18\n \x03(\t\x12\x32\n\x0b\x64raft_probs\x18\x0b \x01(\x0e\x32\x1d.paceline.v1.DraftProbsFormat\x12\x0e\n\x01n\x18\x0c \x01(\x05H\x03\x88\x01\x01\x12\x13\n\x0bguided_json\x18\r \x01(\t\x12\x14\n\x0cguided_regex\x18\x0e \x01(\t\x12\x15\n\rguided_choice\x18\x0f \x03(\t\x12\x18\n\x10prompt_cache_key\x18\x10 \x01(\t\x12\x12\n\ncache_salt\x18\x11 \x01(\t\x12\x14\n\x0creturn_spans\x18\x14 \x01(\x08\x42\x0e\n\x0c_speculationB\t\n\x07_windowB\x19\n\x17_num_speculative_tokensB\x04\n\x02_n\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xb9\x01\n\x10GenerateResponse\x12\"\n\x06tokens\x18\x01 \x03(\x0b\x32\x12.paceline.v1.Token\x12%\n\x07outcome\x18\x02 \x01(\x0b\x32\x14.paceline.v1.Outcome\x12\r\n\x05index\x18\x03 \x01(\x05\x12)\n\rprompt_tokens\x18\x04 \x03(\x0b\x32\x12.paceline.v1.Token\x12 \n\x05spans\x18\x08 \x03(\x0b\x32\x11.paceline.v1.Span\"\x97\x01\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12#\n\x06origin\x18\x03 \x01(\x0e\x32\x13.paceline.v1.Origin\x12\x14\n\x07logprob\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12-\n\x0ctop_logprobs\x18\x05 \x03(\x0b\x32\x17.paceline.v1.TopLogprobB\n\n\x08_logprob\"7\n\nTopLogprob\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\"\x8c\x01\n\x07Outcome\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.paceline.v1.Usage\x12,\n\x05stats\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\"W\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x05\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\x05\"\xc0\x02\n\x10SpeculationStats\x12\x13\n\x0bspeculation\x18\x01 \x01(\t\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x0e\n\x06judged\x18\x03 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\r\x12\x0e\n\x06passes\x18\x05 \x01(\r\x12\x1e\n\x16mean_acceptance_length\x18\x06 \x01(\x01\x12\x15\n\rbytes_drafter\x18\x07 \x01(\x04\x12\x16\n\x0e\x62ytes_verifier\x18\x08 \x01(\x04\x12\x1e\n\x16time_to_first_token_ms\x18\t \x01(\x01\x12\x10\n\x08total_ms\x18\n \x01(\x01\x12\x10\n\x08\x64raft_ms\x18\x0b \x01(\x01\x12\x11\n\tverify_ms\x18\x0c \x01(\x01\x12\x10\n\x08queue_ms\x18\r \x01(\x01\x12\x0c\n\x04seed\x18\x0e \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x0f \x01(\r\"\x0f\n\rStatusRequest\"\x96\x02\n\x0eStatusResponse\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.paceline.v1.WorkerStatus\x12\x15\n\rlive_sessions\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\x05\x12;\n\x08\x63ounters\x18\n \x03(\x0b\x32).paceline.v1.StatusResponse.CountersEntry\x12,\n\x08sessions\x18\x0b \x03(\x0b\x32\x1a.paceline.v1.SessionStatus\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xb3\x01\n\rSessionStatus\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04peer\x18\x02 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x05 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x06 \x01(\r\x12\x0e\n\x06judged\x18\x07 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x08 \x01(\r\x12\x0e\n\x06window\x18\t \x01(\r\"\x85\x01\n\x0cWorkerStatus\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x33\n\x0b\x64\x65scription\x18\x05 \x01(\x0b\x32\x1e.paceline.v1.WorkerDescription*\x90\x01\n\x10\x44raftProbsFormat\x12\"\n\x1e\x44RAFT_PROBS_FORMAT_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x44RAFT_PROBS_FORMAT_SPARSE\x10\x01\x12\x1c\n\x18\x44RAFT_PROBS_FORMAT_DENSE\x10\x02\x12\x1b\n\x17\x44RAFT_PROBS_FORMAT_NONE\x10\x03\x32\x9c\x01\n\x0cOrchestrator\x12I\n\x08Generate\x12\x1c.paceline.v1.GenerateRequest\x1a\x1d.paceline.v1.GenerateResponse0\x01\x12\x41\n\x06Status\x12\x1a.paceline.v1.StatusRequest\x1a\x1b.paceline.v1.StatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19protos/orchestrator.proto\x12\x0bpaceline.v1\x1a\x13protos/common.proto\"\xe2\x04\n\x0fGenerateRequest\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12*\n\x08messages\x18\x02 \x03(\x0b\x32\x18.paceline.v1.ChatMessage\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12-\n\x08sampling\x18\x04 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x18\n\x0bspeculation\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x06window\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12#\n\x16num_speculative_tokens\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x1e\n\x16include_stop_in_output\x18\t \x01(\x08\x12\x11\n\tbad_words\x18\n \x03(\t\x12\x32\n\x0b\x64raft_probs\x18\x0b \x01(\x0e\x32\x1d.paceline.v1.DraftProbsFormat\x12\x0e\n\x01n\x18\x0c \x01(\x05H\x03\x88\x01\x01\x12\x13\n\x0bguided_json\x18\r \x01(\t\x12\x14\n\x0cguided_regex\x18\x0e \x01(\t\x12\x15\n\rguided_choice\x18\x0f \x03(\t\x12\x18\n\x10prompt_cache_key\x18\x10 \x01(\t\x12\x12\n\ncache_salt\x18\x11 \x01(\t\x12\x1f\n\x12num_outcome_tokens\x18\x13 \x01(\x05H\x04\x88\x01\x01\x12\x14\n\x0creturn_spans\x18\x14 \x01(\x08\x42\x0e\n\x0c_speculationB\t\n\x07_windowB\x19\n\x17_num_speculative_tokensB\x04\n\x02_nB\x15\n\x13_num_outcome_tokens\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xb9\x01\n\x10GenerateResponse\x12\"\n\x06tokens\x18\x01 \x03(\x0b\x32\x12.paceline.v1.Token\x12%\n\x07outcome\x18\x02 \x01(\x0b\x32\x14.paceline.v1.Outcome\x12\r\n\x05index\x18\x03 \x01(\x05\x12)\n\rprompt_tokens\x18\x04 \x03(\x0b\x32\x12.paceline.v1.Token\x12 \n\x05spans\x18\x08 \x03(\x0b\x32\x11.paceline.v1.Span\"\x97\x01\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12#\n\x06origin\x18\x03 \x01(\x0e\x32\x13.paceline.v1.Origin\x12\x14\n\x07logprob\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12-\n\x0ctop_logprobs\x18\x05 \x03(\x0b\x32\x17.paceline.v1.TopLogprobB\n\n\x08_logprob\"7\n\nTopLogprob\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\"\x8c\x01\n\x07Outcome\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.paceline.v1.Usage\x12,\n\x05stats\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\"W\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x05\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\x05\"\xc0\x02\n\x10SpeculationStats\x12\x13\n\x0bspeculation\x18\x01 \x01(\t\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x0e\n\x06judged\x18\x03 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\r\x12\x0e\n\x06passes\x18\x05 \x01(\r\x12\x1e\n\x16mean_acceptance_length\x18\x06 \x01(\x01\x12\x15\n\rbytes_drafter\x18\x07 \x01(\x04\x12\x16\n\x0e\x62ytes_verifier\x18\x08 \x01(\x04\x12\x1e\n\x16time_to_first_token_ms\x18\t \x01(\x01\x12\x10\n\x08total_ms\x18\n \x01(\x01\x12\x10\n\x08\x64raft_ms\x18\x0b \x01(\x01\x12\x11\n\tverify_ms\x18\x0c \x01(\x01\x12\x10\n\x08queue_ms\x18\r \x01(\x01\x12\x0c\n\x04seed\x18\x0e \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x0f \x01(\r\"\x0f\n\rStatusRequest\"\x96\x02\n\x0eStatusResponse\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.paceline.v1.WorkerStatus\x12\x15\n\rlive_sessions\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\x05\x12;\n\x08\x63ounters\x18\n \x03(\x0b\x32).paceline.v1.StatusResponse.CountersEntry\x12,\n\x08sessions\x18\x0b \x03(\x0b\x32\x1a.paceline.v1.SessionStatus\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xb3\x01\n\rSessionStatus\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04peer\x18\x02 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x05 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x06 \x01(\r\x12\x0e\n\x06judged\x18\x07 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x08 \x01(\r\x12\x0e\n\x06window\x18\t \x01(\r\"\x85\x01\n\x0cWorkerStatus\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x33\n\x0b\x64\x65scription\x18\x05 \x01(\x0b\x32\x1e.paceline.v1.WorkerDescription*\x90\x01\n\x10\x44raftProbsFormat\x12\"\n\x1e\x44RAFT_PROBS_FORMAT_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x44RAFT_PROBS_FORMAT_SPARSE\x10\x01\x12\x1c\n\x18\x44RAFT_PROBS_FORMAT_DENSE\x10\x02\x12\x1b\n\x17\x44RAFT_PROBS_FORMAT_NONE\x10\x03\x32\x9c\x01\n\x0cOrchestrator\x12I\n\x08Generate\x12\x1c.paceline.v1.GenerateRequest\x1a\x1d.paceline.v1.GenerateResponse0\x01\x12\x41\n\x06Status\x12\x1a.paceline.v1.StatusRequest\x1a\x1b.paceline.v1.StatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,34 +34,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STATUSRESPONSE_COUNTERSENTRY']._loaded_options = None
   _globals['_STATUSRESPONSE_COUNTERSENTRY']._serialized_options = b'8\001'
-  _globals['_DRAFTPROBSFORMAT']._serialized_start=2237
-  _globals['_DRAFTPROBSFORMAT']._serialized_end=2381
+  _globals['_DRAFTPROBSFORMAT']._serialized_start=2293
+  _globals['_DRAFTPROBSFORMAT']._serialized_end=2437
   _globals['_GENERATEREQUEST']._serialized_start=64
-  _globals['_GENERATEREQUEST']._serialized_end=618
-  _globals['_CHATMESSAGE']._serialized_start=620
-  _globals['_CHATMESSAGE']._serialized_end=664
-  _globals['_GENERATERESPONSE']._serialized_start=667
-  _globals['_GENERATERESPONSE']._serialized_end=852
-  _globals['_TOKEN']._serialized_start=855
-  _globals['_TOKEN']._serialized_end=1006
-  _globals['_TOPLOGPROB']._serialized_start=1008
-  _globals['_TOPLOGPROB']._serialized_end=1063
-  _globals['_OUTCOME']._serialized_start=1066
-  _globals['_OUTCOME']._serialized_end=1206
-  _globals['_USAGE']._serialized_start=1208
-  _globals['_USAGE']._serialized_end=1295
-  _globals['_SPECULATIONSTATS']._serialized_start=1298
-  _globals['_SPECULATIONSTATS']._serialized_end=1618
-  _globals['_STATUSREQUEST']._serialized_start=1620
-  _globals['_STATUSREQUEST']._serialized_end=1635
-  _globals['_STATUSRESPONSE']._serialized_start=1638
-  _globals['_STATUSRESPONSE']._serialized_end=1916
-  _globals['_STATUSRESPONSE_COUNTERSENTRY']._serialized_start=1869
-  _globals['_STATUSRESPONSE_COUNTERSENTRY']._serialized_end=1916
-  _globals['_SESSIONSTATUS']._serialized_start=1919
-  _globals['_SESSIONSTATUS']._serialized_end=2098
-  _globals['_WORKERSTATUS']._serialized_start=2101
-  _globals['_WORKERSTATUS']._serialized_end=2234
-  _globals['_ORCHESTRATOR']._serialized_start=2384
-  _globals['_ORCHESTRATOR']._serialized_end=2540
+  _globals['_GENERATEREQUEST']._serialized_end=674
+  _globals['_CHATMESSAGE']._serialized_start=676
+  _globals['_CHATMESSAGE']._serialized_end=720
+  _globals['_GENERATERESPONSE']._serialized_start=723
+  _globals['_GENERATERESPONSE']._serialized_end=908
+  _globals['_TOKEN']._serialized_start=911
+  _globals['_TOKEN']._serialized_end=1062
+  _globals['_TOPLOGPROB']._serialized_start=1064
+  _globals['_TOPLOGPROB']._serialized_end=1119
+  _globals['_OUTCOME']._serialized_start=1122
+  _globals['_OUTCOME']._serialized_end=1262
+  _globals['_USAGE']._serialized_start=1264
+  _globals['_USAGE']._serialized_end=1351
+  _globals['_SPECULATIONSTATS']._serialized_start=1354
+  _globals['_SPECULATIONSTATS']._serialized_end=1674
+  _globals['_STATUSREQUEST']._serialized_start=1676
+  _globals['_STATUSREQUEST']._serialized_end=1691
+  _globals['_STATUSRESPONSE']._serialized_start=1694
+  _globals['_STATUSRESPONSE']._serialized_end=1972
+  _globals['_STATUSRESPONSE_COUNTERSENTRY']._serialized_start=1925
+  _globals['_STATUSRESPONSE_COUNTERSENTRY']._serialized_end=1972
+  _globals['_SESSIONSTATUS']._serialized_start=1975
+  _globals['_SESSIONSTATUS']._serialized_end=2154
+  _globals['_WORKERSTATUS']._serialized_start=2157
+  _globals['_WORKERSTATUS']._serialized_end=2290
+  _globals['_ORCHESTRATOR']._serialized_start=2440
+  _globals['_ORCHESTRATOR']._serialized_end=2596
 # @@protoc_insertion_point(module_scope)

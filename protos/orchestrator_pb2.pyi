@@ -20,7 +20,7 @@ DRAFT_PROBS_FORMAT_DENSE: DraftProbsFormat
 DRAFT_PROBS_FORMAT_NONE: DraftProbsFormat
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "messages", "token_ids", "sampling", "speculation", "window", "num_speculative_tokens", "stop", "include_stop_in_output", "bad_words", "draft_probs", "n", "guided_json", "guided_regex", "guided_choice", "prompt_cache_key", "cache_salt", "return_spans")
+    __slots__ = ("prompt", "messages", "token_ids", "sampling", "speculation", "window", "num_speculative_tokens", "stop", "include_stop_in_output", "bad_words", "draft_probs", "n", "guided_json", "guided_regex", "guided_choice", "prompt_cache_key", "cache_salt", "num_outcome_tokens", "return_spans")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class GenerateRequest(_message.Message):
     GUIDED_CHOICE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_CACHE_KEY_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    NUM_OUTCOME_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RETURN_SPANS_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
@@ -56,8 +57,9 @@ class GenerateRequest(_message.Message):
     guided_choice: _containers.RepeatedScalarFieldContainer[str]
     prompt_cache_key: str
     cache_salt: str
+    num_outcome_tokens: int
     return_spans: bool
-    def __init__(self, prompt: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., speculation: _Optional[bool] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., include_stop_in_output: _Optional[bool] = ..., bad_words: _Optional[_Iterable[str]] = ..., draft_probs: _Optional[_Union[DraftProbsFormat, str]] = ..., n: _Optional[int] = ..., guided_json: _Optional[str] = ..., guided_regex: _Optional[str] = ..., guided_choice: _Optional[_Iterable[str]] = ..., prompt_cache_key: _Optional[str] = ..., cache_salt: _Optional[str] = ..., return_spans: _Optional[bool] = ...) -> None: ...
+    def __init__(self, prompt: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., speculation: _Optional[bool] = ..., window: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., include_stop_in_output: _Optional[bool] = ..., bad_words: _Optional[_Iterable[str]] = ..., draft_probs: _Optional[_Union[DraftProbsFormat, str]] = ..., n: _Optional[int] = ..., guided_json: _Optional[str] = ..., guided_regex: _Optional[str] = ..., guided_choice: _Optional[_Iterable[str]] = ..., prompt_cache_key: _Optional[str] = ..., cache_salt: _Optional[str] = ..., num_outcome_tokens: _Optional[int] = ..., return_spans: _Optional[bool] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content")

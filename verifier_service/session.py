@@ -25,6 +25,7 @@ from verifier_service.discards import Discards
 from verifier_service.draft_tail import DraftTail, check_block
 from verifier_service.drafter_watch import DrafterWatch
 from verifier_service.guidance import Guidance
+from verifier_service.outcome_blocks import OutcomeBlocks
 from verifier_service.plan import PassPlan, PassRules
 
 
@@ -49,6 +50,7 @@ class VerifierSession:
         self.tokens = list(opening.token_ids)
         self.tail = DraftTail()
         self.discards = Discards()
+        self.outcomes = OutcomeBlocks(opening, self.discards)
         self.epoch = opening.epoch
         self.table: PageTable | None = None
         self.num_reused = 0
@@ -84,6 +86,7 @@ class VerifierSession:
         most = self._max_drafts if max_drafts is None else min(max_drafts, self._max_drafts)
         self._rules = replace(self._rules, max_drafts=most)
         if not enabled:
+            self.outcomes.clear()
             self.discards.add(self.tail.clear(), "off")
 
     def add_block(self, block: DraftBlock, arrived: float | None = None) -> None:
@@ -96,8 +99,12 @@ class VerifierSession:
         if block.epoch < self.epoch or not self._drafter.is_on:
             self.discards.add(len(block.token_ids), "stale" if self._drafter.is_on else "off")
             return
+        if block.outcome is not None and not self.outcomes.holds(block, self.tokens):
+            self.outcomes.keep(block, epoch=self.epoch, num_committed=len(self.tokens))
+            return
         if block.epoch > self.epoch:
             self.epoch = block.epoch
+            self.outcomes.clear()
             self.discards.add(self.tail.clear(), "stale")
         self._check_place(block)
         self._drafter.hear(block)
@@ -113,6 +120,8 @@ class VerifierSession:
                 self._ready_since = arrived
         else:  # the drafter had guessed other tokens than were committed meanwhile
             self.epoch += 1
+            wrong = next((i for i, t in enumerate(overlap) if t != block.token_ids[i]), 0)
+            self.outcomes.epoch_begins(self.epoch, self.tokens[: block.base + wrong + 1])
             self.discards.add(len(block.token_ids), "mismatch")
             self._drafter.assume_running()
 
@@ -272,6 +281,15 @@ class VerifierSession:
         assert self.table is not None
         self.table.truncate(min(self.table.length, len(self.tokens) - plan.num_uncached))
 
+    def _begin_epoch(self) -> None:
+        """A draft was rejected for the last committed token: go on with what was drafted for it."""
+        self.epoch += 1
+        self.discards.add(self.tail.clear(), "rejected")
+        block = self.outcomes.epoch_begins(self.epoch, self.tokens)
+        if block is not None:
+            self.tail.append(block, skip=0)
+            self._drafter.hear(block)
+
     # --- the one commit point ---------------------------------------------------------------
 
     def commit(self, plan: PassPlan, judgement: Judgement, timings: PassTimings) -> Verdict:
@@ -282,16 +300,16 @@ class VerifierSession:
             judgement = self._guidance.settle(judgement, drafts)
         base = len(self.tokens)
         decision = decide(judgement, drafts, base=base, opening=self.opening, end_ids=self._end_ids)
+        self.tokens.extend(decision.token_ids)
         self.tail.consume(plan.num_drafts)
         if plan.is_tree or judgement.accepted_length < plan.num_drafts:
-            self.epoch += 1
-            self.discards.add(self.tail.clear(), "rejected")
+            self._begin_epoch()
+        self.outcomes.committed(len(self.tokens))
         self._ready_since = None
         self._drafter.end_wait()
         if not self.tail:
             self._drafter.tail_ended()
         cached_prompt_tokens = self.num_reused if base == self.opening.prompt_length else 0
-        self.tokens.extend(decision.token_ids)
         self.table.truncate(min(self.table.length, len(self.tokens) - 1))
         num_committed = len(decision.token_ids)
         return Verdict(

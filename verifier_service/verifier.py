@@ -151,7 +151,8 @@ class Verifier:
         self._waiting.leave(key)
         if session is not None:
             self._count_discarded(session)
-            self.metrics.discarded(len(session.tail), "ended")
+            waiting = len(session.tail) + session.outcomes.num_tokens
+            self.metrics.discarded(waiting, "ended")
             if session.table is not None:
                 session.table.free()
         self._admit()

@@ -64,6 +64,7 @@ def emulated_document(
         **pair,
         "base_ms": point.draft_ms,
         "acceptance": point.acceptance,
+        "second_guess": point.second_guess,
         "acceptance_changes": [list(change) for change in acceptance_changes],
     }
     target = {**pair, "base_ms": point.verify_ms, "knee_tokens": point.knee_tokens}

@@ -20,6 +20,9 @@ class SpeculationConfig(Section):
     """Live sessions of an orchestrator above which none drafts; unset leaves it to what adapts."""
     max_window: int = Field(default=40, ge=1, le=256)
     """Limit of an adaptive window."""
+    num_outcome_tokens: int = Field(default=8, ge=0, le=32)
+    """Draft tokens made ahead for the case that a draft on its way is rejected, while a target with
+    a device of its own computes; for an adaptive window. 0 makes none."""
     draft_probs: DraftProbsFormat = DraftProbsFormat.SPARSE
     """How much of a draft distribution travels: `sparse`, `dense` or `none`."""
     draft_top_k: int = Field(default=64, ge=2, le=4096)

@@ -60,6 +60,10 @@ class EmulatedRunner:
         """Keep one path of a tree, which costs no time; see `Runner`."""
         self._runner.keep(table, start, nodes)
 
+    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
+        """A table that continues another, which costs no time; see `Runner`."""
+        return self._runner.fork(table, length, num_tokens)
+
 
 def device_counters(runner: Runner) -> dict[str, int]:
     """What an emulated device has counted, times in microseconds; nothing of a real one.

@@ -83,6 +83,15 @@ class ModelRunner:
         """Keep one path of a tree; see `Runner`."""
         self._store.move(table.keep(start, nodes))
 
+    @torch.inference_mode()
+    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
+        """A table that continues another; see `Runner`."""
+        branch, copies = table.fork(length, num_tokens)
+        if copies:
+            self._store.clear(branch.pages[-1:])
+        self._store.move(copies)
+        return branch
+
     def _grow(self, chunk: Chunk) -> None:
         assert 0 <= chunk.num_logits <= len(chunk.token_ids) > 0
         table = chunk.table

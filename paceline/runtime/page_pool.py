@@ -78,16 +78,31 @@ class PagePool:
 
         Raises `ResourceExhaustedError` without room.
         """
-        needed = self.pages_needed(max_tokens, keys)
-        if needed > self.available_pages:
-            raise ResourceExhaustedError(
-                f"KV pool: {needed} pages needed, {self.available_pages} of {self.num_pages} free"
-            )
+        self.check_room(self.pages_needed(max_tokens, keys))
         self._promised += self.pages_for(max_tokens)  # each page that is taken over repays one
         table = PageTable(self, self.pages_for(max_tokens))
         for key, _ in zip(keys, self._known_pages(keys), strict=False):
             table.adopt(key)
         return table
+
+    def promise(self, num_pages: int) -> None:
+        """Reserve room beside what open tables have. Raises `ResourceExhaustedError` without."""
+        self.check_room(num_pages)
+        self._promised += num_pages
+
+    def check_room(self, num_pages: int) -> None:
+        """Raise `ResourceExhaustedError` if so many pages cannot be reserved."""
+        if num_pages > self.available_pages:
+            raise ResourceExhaustedError(
+                f"KV pool: {num_pages} pages needed, {self.available_pages} of {self.num_pages}"
+                " free"
+            )
+
+    def hold_again(self, pages: Sequence[int]) -> None:
+        """One more table holds pages that are held already."""
+        for page in pages:
+            assert self._num_holders[page]
+            self._num_holders[page] += 1
 
     def take_page(self) -> int:
         """Hand a promised page to its table; its old content is forgotten."""

@@ -20,6 +20,9 @@ class PageTable:
     The first `len(keys)` pages are sealed: full, of final tokens, and perhaps shared with other
     tables. Nothing is ever written to them and truncation never reaches them, so whatever a table
     writes lies in pages of its own and sharing needs no copies.
+
+    A table that was forked holds the full pages before the fork as well. Whoever is to write there
+    again, behind a rollback of the other table, drops the fork first.
     """
 
     def __init__(self, pool: PagePool, max_pages: int) -> None:
@@ -92,6 +95,36 @@ class PageTable:
         ]
         self.truncate(start + len(nodes))
         return moves
+
+    def fork(self, length: int, num_tokens: int) -> tuple[PageTable, list[tuple[int, int]]]:
+        """A table of the first `length` tokens that may grow by `num_tokens`.
+
+        It shares full pages, and has a page of its own for the rest. Returns it with the slots
+        whose content must be copied for it, as (from, to). Raises `ResourceExhaustedError` without
+        room.
+        """
+        assert self.sealed_length <= length <= self.length
+        page_size = self._pool.page_size
+        num_shared = length // page_size
+        max_pages = self._pool.pages_for(length + num_tokens)
+        self._pool.promise(max_pages - num_shared)
+        shared = self.pages[:num_shared]
+        self._pool.hold_again(shared)
+        branch = PageTable(self._pool, max_pages)
+        branch.pages, branch.keys = shared, list(self.keys)
+        branch.length = num_shared * page_size
+        branch.grow(length - branch.length)
+        begun = range(num_shared * page_size, length)
+        return branch, [(self.slot(position), branch.slot(position)) for position in begun]
+
+    def graft(self, branch: PageTable) -> None:
+        """Hold from now on what a fork of this table holds, which is closed by that."""
+        assert len(branch.pages) <= self._max_pages
+        self._pool.release_promise(branch._max_pages - len(branch.pages))
+        self._pool.give_back(self.pages, still_promised=True)
+        self._pool.release_promise(len(branch.pages))
+        self.pages, self.length = branch.pages, branch.length
+        branch.pages, branch.keys, branch.length, branch.closed = [], [], 0, True
 
     def free(self) -> None:
         """Return all pages and the rest of the reservation. Idempotent."""

@@ -52,3 +52,11 @@ class Runner(Protocol):
         What is cached of them is moved, not computed again.
         """
         ...
+
+    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
+        """A table that continues the first `length` tokens of another, by `num_tokens` at most.
+
+        It shares what is cached of them but for a page that is not full, which is copied. Raises
+        `ResourceExhaustedError` without room.
+        """
+        ...

@@ -63,6 +63,12 @@ class ScriptedRunner:
         for source, target in table.keep(start, nodes):
             self._cached_ids[target] = self._cached_ids[source]
 
+    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
+        branch, copies = table.fork(length, num_tokens)
+        for source, target in copies:
+            self._cached_ids[target] = self._cached_ids[source]
+        return branch
+
 
 def _seen(history: list[int], end: int, chunk: Chunk) -> list[int]:
     """What the last of the first `end` tokens sees: all before it, or its path in a tree."""

@@ -28,11 +28,14 @@ MIN_ACCEPTANCE = 0.03
 MAX_ACCEPTANCE = 0.999
 """An acceptance rate is 0, 1, or between these."""
 
+_NEAR_SHARE = 0.55
+"""Of the mass of the two likeliest ids, the first one's part where little is laid on both."""
 _RARE = 1e-20
 """Weight of every other id: masks and biases always leave something to choose from."""
 _MASK = 2**64 - 1
 _ROTATION_SALT = 0xD1B5_4A32_D192_ED03
 _COIN_SALT = 0x8CB9_2BA7_2F3D_8DD7
+_SECOND_SALT = 0x6C62_272E_07BB_0142
 
 
 class AcceptanceSchedule:
@@ -74,7 +77,9 @@ class SyntheticLaw:
     - the draft's argmax is the target's with probability α, by a coin that is another hash of the
       history. Heads fills the α up from the target's likeliest id down; tails gives that id only
       what the others leave. The target's two likeliest ids nearly tie, so that this needs to move
-      next to nothing, and both statements hold at once for any coin.
+      next to nothing, and both statements hold at once for any coin;
+    - where the draft's argmax is wrong, its next likeliest id is the target's argmax with the
+      probability `second_guess`, by a third hash (from α = 0.06 on: below, the decoys come first).
 
     (A plain mixture of target and noise would keep the target's argmax always.) Under another
     temperature, filters, `block` or `coupled` the rate is another one.
@@ -87,6 +92,7 @@ class SyntheticLaw:
         num_plain_ids: int,
         vocab_size: int,
         acceptance: AcceptanceSchedule | None = None,
+        second_guess: float = 0.0,
     ) -> None:
         """Without `acceptance` it is the target. Ids from `num_plain_ids` on are never said.
 
@@ -98,12 +104,13 @@ class SyntheticLaw:
         """The state before the first token."""
         self._num_plain_ids = num_plain_ids
         self._acceptance = acceptance
+        self._second_guess = second_guess
         profiles: list[tuple[float, ...]] = [LIKELY]
         if acceptance is not None:
             profiles = [
-                draft_profile(rate, heads=heads)
+                profile(rate)
                 for rate in acceptance.rates
-                for heads in (False, True)
+                for profile in (tails_profile, near_profile, heads_profile)
             ]
         twice = torch.stack([_log_profile(profile, num_plain_ids) for profile in profiles])
         # [profile, rotation, id]; a view that repeats the same numbers, so no width is too large
@@ -128,7 +135,11 @@ class SyntheticLaw:
         """Whether the argmax after a history of this state and length is the target's."""
         if self._acceptance is None:
             return True
-        return (mix(state ^ _COIN_SALT) >> 11) * 2.0**-53 < self._acceptance.rate_at(length)
+        return _coin(state, _COIN_SALT) < self._acceptance.rate_at(length)
+
+    def is_near(self, state: int) -> bool:
+        """Whether, if it is not, the next likeliest id is."""
+        return _coin(state, _SECOND_SALT) < self._second_guess
 
     def favourite(self, state: int) -> int:
         """The target's argmax after a history of this state."""
@@ -147,7 +158,8 @@ class SyntheticLaw:
     def _profile(self, state: int, length: int) -> int:
         if self._acceptance is None:
             return 0
-        return 2 * self._acceptance.index_at(length) + self.agrees(state, length)
+        kind = 2 if self.agrees(state, length) else int(self.is_near(state))
+        return 3 * self._acceptance.index_at(length) + kind
 
 
 class SyntheticRunner:
@@ -207,19 +219,43 @@ class SyntheticRunner:
         for source, target in table.keep(start, nodes):
             self._states[target] = self._states[source]
 
+    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
+        """A table that continues another; see `Runner`."""
+        branch, copies = table.fork(length, num_tokens)
+        for source, target in copies:
+            self._states[target] = self._states[source]
+        return branch
+
 
 def _place(position: int, root: int, path: Sequence[int]) -> int:
     """Where in its table a position stands, seen from a node at the end of a path, or without."""
     return root + path[position - root] if path and position >= root else position
 
 
-def draft_profile(acceptance: float, *, heads: bool) -> tuple[float, ...]:
+def heads_profile(acceptance: float) -> tuple[float, ...]:
     """Draft probabilities of the ids of `LIKELY`, in its order, then of the decoys."""
-    order = range(len(LIKELY)) if heads else (*range(1, len(LIKELY)), 0)
+    return _filled(acceptance, LIKELY, range(len(LIKELY)))
+
+
+def tails_profile(acceptance: float) -> tuple[float, ...]:
+    """The same where the target's likeliest id gets what the others leave."""
+    return _filled(acceptance, LIKELY, (*range(1, len(LIKELY)), 0))
+
+
+def near_profile(acceptance: float) -> tuple[float, ...]:
+    """The same where that is the next likeliest, right behind the first."""
+    most = list(LIKELY)
+    most[1] = min(LIKELY[1], _NEAR_SHARE * acceptance)
+    most[0] = min(LIKELY[1] - (LIKELY[0] - LIKELY[1]), (1.0 - _NEAR_SHARE) * acceptance)
+    return _filled(acceptance, most, (1, 0, *range(2, len(LIKELY))))
+
+
+def _filled(acceptance: float, most: Sequence[float], order: Sequence[int]) -> tuple[float, ...]:
+    """Probabilities that sum to the acceptance rate, laid on the ids in an order."""
     kept = [0.0] * len(LIKELY)
     left = acceptance
     for rank in order:
-        kept[rank] = min(LIKELY[rank], left)
+        kept[rank] = min(most[rank], left)
         left -= kept[rank]
     return (*kept, *[(1.0 - acceptance) / NUM_DECOYS] * NUM_DECOYS)
 
@@ -233,6 +269,11 @@ def _log_profile(profile: Sequence[float], num_plain_ids: int) -> Tensor:
 def looks_back(state: int, position: int) -> int:
     """Which earlier position the token at `position` > 0 looks at, after a history of `state`."""
     return state % position
+
+
+def _coin(state: int, salt: int) -> float:
+    """Uniform in [0, 1), a hash of a state."""
+    return (mix(state ^ salt) >> 11) * 2.0**-53
 
 
 def mix(value: int) -> int:

@@ -112,6 +112,7 @@ def synthetic_law(model: SyntheticModelConfig) -> SyntheticLaw:
         num_plain_ids=model.vocab_size - len(SPECIAL_TOKENS),
         vocab_size=model.vocab_size,
         acceptance=acceptance,
+        second_guess=model.second_guess,
     )
 
 

@@ -17,9 +17,9 @@ from paceline.sampling.coupled import coupled_tokens
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.isolation import each_or_error
 from paceline.sampling.penalties import NEGATIVE_INFINITY, changes_logits
-from paceline.sampling.probabilities import RowContext, greedy_tokens, target_weights
+from paceline.sampling.probabilities import RowContext, greedy_choice, target_weights
 from paceline.sampling.randomness import Purpose, keyed_epoch, uniform
-from paceline.sampling.selection import inverse_cdf
+from paceline.sampling.selection import inverse_cdf, second_largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +27,25 @@ class DraftRow:
     """One draft to draw: where, in which epoch, and how many ids its distribution keeps.
 
     `draft_top_k` 0 keeps the full vocabulary, 1 makes the draft a point mass on the likeliest id.
+    `wants_second` asks for a draw's `second`.
     """
 
     context: RowContext
     epoch: int
     draft_top_k: int
+    wants_second: bool = False
 
 
 class Draw(NamedTuple):
-    """A draft token and the distribution that it was sampled from; None for a point mass."""
+    """A draft token and the distribution that it was sampled from; None for a point mass.
+
+    `second` is what the target likeliest says if it is not that token, as far as the drafter can
+    tell: a guess, on which no probability rests.
+    """
 
     token_id: int
     probs: DraftProbs | None
+    second: int | None = None
 
 
 def draw_drafts(
@@ -117,10 +124,12 @@ def _stays_narrow(row: DraftRow, num_columns: int) -> bool:
 
 
 def _draw_greedy(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
-    tokens = greedy_tokens(logits, [row.context for row in rows])
+    adjusted, tokens = greedy_choice(logits, [row.context for row in rows])
+    seconds = second_largest(adjusted, tokens) if _want_second(rows) else None
     if columns is not None:
         tokens = columns.ids_at(tokens)
-    return [Draw(token, None) for token in tokens.tolist()]
+        seconds = None if seconds is None else columns.ids_at(seconds)
+    return _point_draws(tokens, seconds)
 
 
 def _draw_coupled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
@@ -129,8 +138,13 @@ def _draw_coupled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | N
     if columns is not None:  # the noise is that of the vocabulary's ids
         weights = columns.widen(weights, fill=0.0)
     seeds = [context.params.seed for context in contexts]
-    tokens = coupled_tokens(weights, seeds, [context.position for context in contexts])
-    return [Draw(token, None) for token in tokens.tolist()]
+    positions = [context.position for context in contexts]
+    tokens = coupled_tokens(weights, seeds, positions)
+    seconds = None
+    if _want_second(rows):
+        others = weights.scatter(1, tokens.unsqueeze(1), 0.0)
+        seconds = coupled_tokens(others, seeds, positions).clamp_(max=weights.shape[1] - 1)
+    return _point_draws(tokens, seconds)
 
 
 def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
@@ -139,9 +153,11 @@ def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | N
     ids: Tensor | None = None
     if width == 1:  # a point mass, which need not travel; a tie goes to the lowest id
         likeliest = weights.argmax(1)
+        seconds = second_largest(weights, likeliest) if _want_second(rows) else None
         if columns is not None:
             likeliest = columns.ids_at(likeliest)
-        return [Draw(token, None) for token in likeliest.tolist()]
+            seconds = None if seconds is None else columns.ids_at(seconds)
+        return _point_draws(likeliest, seconds)
     if width < logits.shape[1]:
         weights, ids = weights.topk(width)
         if columns is not None:
@@ -157,10 +173,31 @@ def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | N
         for row in rows
     ]
     places = inverse_cdf(probs, torch.tensor(numbers, dtype=torch.float64, device=probs.device))
-    tokens = places if ids is None else ids.gather(1, places.unsqueeze(1)).squeeze(1)
+    seconds = second_largest(probs, places) if _want_second(rows) else None
+    tokens = places
+    if ids is not None:
+        tokens = ids.gather(1, places.unsqueeze(1)).squeeze(1)
+        seconds = None if seconds is None else ids.gather(1, seconds.unsqueeze(1)).squeeze(1)
     # Off the device once for the batch: the distributions leave for the wire anyway.
     kept = DraftProbs(None if ids is None else ids.cpu(), probs.cpu())
-    return [Draw(token, kept.rows(i, i + 1)) for i, token in enumerate(tokens.tolist())]
+    likeliest_others = _seconds(seconds, len(rows))
+    return [
+        Draw(token, kept.rows(i, i + 1), likeliest_others[i])
+        for i, token in enumerate(tokens.tolist())
+    ]
+
+
+def _want_second(rows: Sequence[DraftRow]) -> bool:
+    return any(row.wants_second for row in rows)
+
+
+def _point_draws(tokens: Tensor, seconds: Tensor | None) -> list[Draw]:
+    others = _seconds(seconds, len(tokens))
+    return [Draw(token, None, other) for token, other in zip(tokens.tolist(), others, strict=True)]
+
+
+def _seconds(seconds: Tensor | None, num_rows: int) -> list[int | None]:
+    return [None] * num_rows if seconds is None else seconds.tolist()
 
 
 def _width(row: DraftRow, vocab_size: int) -> int:

@@ -115,10 +115,15 @@ def greedy_tokens(logits: Tensor, rows: Sequence[RowContext]) -> Tensor:
 
     The lowest id wins a tie. Raises what `target_weights` raises.
     """
+    return greedy_choice(logits, rows)[1]
+
+
+def greedy_choice(logits: Tensor, rows: Sequence[RowContext]) -> tuple[Tensor, Tensor]:
+    """The adjusted logits and `greedy_tokens` of them."""
     adjusted = adjust_logits(logits, rows)
     peaks, chosen = largest(adjusted)
     _check_peaks(peaks, rows)
-    return chosen
+    return adjusted, chosen
 
 
 def adjust_logits(logits: Tensor, rows: Sequence[RowContext]) -> Tensor:

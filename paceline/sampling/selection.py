@@ -37,6 +37,12 @@ def largest(rows: Tensor) -> tuple[Tensor, Tensor]:
     return peak, best
 
 
+def second_largest(rows: Tensor, best: Tensor) -> Tensor:
+    """The index of each row's maximum apart from that at `best`: `[R, V]`, int64 `[R]` to `[R]`."""
+    others = rows.scatter(1, best.unsqueeze(1), float("-inf"))
+    return largest(others)[1]
+
+
 def mass_cutoff(weights: Tensor, share: Tensor) -> Tensor:
     """The smallest weight kept when the heaviest entries up to a share of the total are kept.
 

@@ -16,7 +16,7 @@ from paceline.types import Verdict, WorkerInfo
 
 NUM_POSITIONS = 16
 """Positions in a block with a label of their own; the last one stands for all further ones too."""
-DISCARD_REASONS = ("stale", "rejected", "mismatch", "known", "off", "ended")
+DISCARD_REASONS = ("stale", "rejected", "mismatch", "known", "outcome", "off", "ended")
 """Why a draft token that reached the verifier was not judged: its epoch had passed; a draft before
 it was rejected; it differs from, or agrees with, what was committed there without waiting for it;
 speculation was switched off; its session had ended."""
@@ -129,7 +129,9 @@ class DrafterMetrics:
     service = "drafter"
 
     def __init__(self) -> None:
-        self.counters: dict[str, int] = dict.fromkeys(("steps", "blocks", "draft_tokens"), 0)
+        self.counters: dict[str, int] = dict.fromkeys(
+            ("steps", "blocks", "draft_tokens", "outcomes_used"), 0
+        )
         self._num_rolled_back = 0
         self._make_histograms(off(self.service))
 
@@ -142,6 +144,12 @@ class DrafterMetrics:
         make.counter("blocks", "{block}", "Draft blocks sent.", lambda: one(counters["blocks"]))
         make.counter(
             "draft_tokens", "{token}", "Draft tokens sent.", lambda: one(counters["draft_tokens"])
+        )
+        make.counter(
+            "outcomes_used",
+            "{outcome}",
+            "Rejections for whose token drafts had been made ahead.",
+            lambda: one(counters["outcomes_used"]),
         )
         make.counter(
             "rolled_back_tokens",
@@ -167,6 +175,10 @@ class DrafterMetrics:
         """A block was sent."""
         self.counters["blocks"] += 1
         self.counters["draft_tokens"] += num_tokens
+
+    def came_true(self) -> None:
+        """A draft was rejected for a token behind which drafts had been made ahead."""
+        self.counters["outcomes_used"] += 1
 
     def rolled_back(self, num_tokens: int) -> None:
         """So many drafts became void."""

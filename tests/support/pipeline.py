@@ -187,6 +187,7 @@ class Pipeline:
         reproducible: bool = False,
         commit_credit: int = 1000,
         grammar: str = "",
+        num_outcome_tokens: int = 0,
     ) -> Relay:
         """Start a generation."""
         settings = RelaySettings(
@@ -198,6 +199,7 @@ class Pipeline:
             failover_timeout_s=0.0,
             reproducible=reproducible,
             grammar=grammar,
+            num_outcome_tokens=num_outcome_tokens,
         )
         relay = Relay(self.router, tuple(prompt), sampling, settings)
         relay.start()

@@ -30,7 +30,8 @@ def mostly_right(history: Sequence[int]) -> torch.Tensor:
 def check(verifier: Verifier) -> None:
     fates = verifier.counters["draft_tokens"] + sum(verifier.metrics.discards.values())
     for session in verifier._sessions.values():
-        fates += len(session.tail) + sum(session.discards.by_reason.values())
+        fates += len(session.tail) + session.outcomes.num_tokens
+        fates += sum(session.discards.by_reason.values())
     assert fates == verifier.metrics.num_received
 
 
@@ -46,7 +47,7 @@ def test_arrived_drafts_are_judged_or_discarded_for_one_reason(tree: TreeConfig 
             tree=tree,
         )
         verifier = pipeline.verifier_engine
-        relays = [pipeline.open([1, 2, index], GREEDY, window=12) for index in range(2)]
+        relays = [pipeline.open([1, 2, index], GREEDY, window=12, num_outcome_tokens=3) for index in range(2)]
         for turn in range(160):
             possible = pipeline.hops()
             if possible:

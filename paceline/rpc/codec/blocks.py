@@ -36,6 +36,7 @@ def encode_block(block: DraftBlock) -> common_pb2.DraftBlock:
         draft_us=clamp_us(block.draft_us),
         parents=block.parents,
         copied=block.copied,
+        outcome=block.outcome,
     )
 
 
@@ -62,6 +63,7 @@ def decode_block(session_id: SessionId, message: common_pb2.DraftBlock) -> Draft
         draft_us=message.draft_us,
         parents=tuple(message.parents),
         copied=copied,
+        outcome=message.outcome if message.HasField("outcome") else None,
     )
 
 

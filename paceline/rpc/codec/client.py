@@ -32,6 +32,7 @@ _REQUEST_SCALARS = (
     "speculation",
     "window",
     "num_speculative_tokens",
+    "num_outcome_tokens",
     "n",
     "include_stop_in_output",
     "return_spans",

@@ -44,6 +44,7 @@ def decode_generate(
         speculation=message.speculation if message.HasField("speculation") else None,
         window=optional("window"),
         num_speculative_tokens=optional("num_speculative_tokens"),
+        num_outcome_tokens=optional("num_outcome_tokens"),
         stop=message.stop,
         include_stop_in_output=message.include_stop_in_output,
         bad_words=message.bad_words,

@@ -26,6 +26,7 @@ def encode_open(event: OpenSession) -> common_pb2.OpenSession:
         cache_salt=event.cache_salt,
         features=event.features,
         trace_context=dict(event.trace_context),
+        num_outcome_tokens=event.num_outcome_tokens,
     )
 
 
@@ -51,6 +52,7 @@ def decode_open(session_id: SessionId, message: common_pb2.OpenSession) -> OpenS
         cache_salt=message.cache_salt,
         features=message.features,
         trace_context=dict(message.trace_context),
+        num_outcome_tokens=message.num_outcome_tokens,
     )
 
 

@@ -460,7 +460,7 @@ def test_blocks_and_tokens_are_counted() -> None:
     bench.post(opening())
     bench.run()
     counters = bench.engine.describe().counters
-    assert counters == {"steps": 2, "blocks": 2, "draft_tokens": 8}
+    assert counters == {"steps": 2, "blocks": 2, "draft_tokens": 8, "outcomes_used": 0}
 
 
 def test_sampled_blocks_carry_what_each_token_was_drawn_from() -> None:

@@ -96,9 +96,17 @@ class Interleavings(RuleBasedStateMachine):
         seed=st.integers(0, 3),
         kind=st.sampled_from(["greedy", "coupled", "rejection", "block", "reproducible"]),
         credit=st.sampled_from([8, 100]),
+        ahead=st.sampled_from([0, 1, 3, 8]),
     )
     def open(  # noqa: PLR0917  (hypothesis passes them by name)
-        self, prompt: list[int], window: int, block: int, seed: int, kind: str, credit: int
+        self,
+        prompt: list[int],
+        window: int,
+        block: int,
+        seed: int,
+        kind: str,
+        credit: int,
+        ahead: int,
     ) -> None:
         if len(self.live) >= 4 or not self.pipeline.verifier.is_connected:
             return
@@ -118,6 +126,7 @@ class Interleavings(RuleBasedStateMachine):
                 draft_top_k=seed,
                 reproducible=kind == "reproducible",
                 commit_credit=credit,
+                num_outcome_tokens=ahead,
             )
         )
         assert isinstance(relay, Relay)
@@ -181,7 +190,8 @@ class Interleavings(RuleBasedStateMachine):
         verifier = self.pipeline.verifier_engine
         fates = verifier.counters["draft_tokens"] + sum(verifier.metrics.discards.values())
         for session in verifier._sessions.values():
-            fates += len(session.tail) + sum(session.discards.by_reason.values())
+            fates += len(session.tail) + session.outcomes.num_tokens
+            fates += sum(session.discards.by_reason.values())
         assert fates == verifier.metrics.num_received
 
     @invariant()
@@ -201,6 +211,7 @@ class Interleavings(RuleBasedStateMachine):
             assert len(produced) <= MAX_TOKENS
             assert END not in produced[:-1]
             assert counts.accepted <= counts.judged <= counts.drafted
+            assert relay._drafts._is_wanted, "a worker has refused what the other said"
             if relay in self.expected:
                 assert produced == self.expected[relay][: len(produced)]
 

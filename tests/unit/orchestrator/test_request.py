@@ -41,6 +41,7 @@ CALL = GenerateCall(
     speculation=None,
     window=None,
     num_speculative_tokens=None,
+    num_outcome_tokens=None,
     stop=(),
     include_stop_in_output=False,
     bad_words=(),

@@ -1,0 +1,141 @@
+"""Other outcomes drafted ahead: what follows if a draft on its way is rejected for a certain token.
+
+While the verifier computes, the drafter goes on behind the likeliest token that may come in place of
+each sent draft ("speculative speculative decoding", arXiv 2603.03251). Where that is what comes, the
+next block is at the verifier already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+from drafter_service.drafter import ProposeRequest
+from paceline.runtime.engine_thread import SessionKey
+from paceline.sampling.draw import Draw
+from paceline.types import OpenSession
+
+MAX_SESSIONS = 4
+"""A drafter of more sessions does better to draft for each of them."""
+
+
+class Spliced(Sequence[int]):
+    """The first `end` ids of one sequence, then another: a view, since the first may be long."""
+
+    def __init__(self, head: Sequence[int], end: int, tail: Sequence[int]) -> None:
+        self._head = head
+        self._end = end
+        self._tail = tail
+
+    def __len__(self) -> int:
+        return self._end + len(self._tail)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, int):
+            place = range(len(self))[index]
+            return self._head[place] if place < self._end else self._tail[place - self._end]
+        start, stop, step = index.indices(len(self))
+        assert step == 1
+        head = self._head[start : min(stop, self._end)]
+        return [*head, *self._tail[max(0, start - self._end) : max(0, stop - self._end)]]
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._head[: self._end]
+        yield from self._tail
+
+
+class Outcome:
+    """A block behind `token_id`, should that come in place of the draft before position `base`.
+
+    `key` is its own for the drafter, and `epoch` the one that begins with it.
+    """
+
+    def __init__(
+        self, key: SessionKey, *, base: int, token_id: int, epoch: int, num_tokens: int
+    ) -> None:
+        self.key = key
+        self.base = base
+        self.token_id = token_id
+        self.epoch = epoch
+        self.draws: list[Draw] = []
+        self._num_tokens = num_tokens
+        self._tail = [token_id]
+
+    @property
+    def is_full(self) -> bool:
+        """All of it is drawn, and has been sent."""
+        return len(self.draws) == self._num_tokens
+
+    def add(self, draws: Iterable[Draw]) -> None:
+        """Further draws."""
+        for draw in draws:
+            self.draws.append(draw)
+            self._tail.append(draw.token_id)
+
+    def request(self, opening: OpenSession, token_ids: Sequence[int]) -> ProposeRequest:
+        """Asks for the rest of the block; `token_ids` are the session's."""
+        return ProposeRequest(
+            self.key,
+            opening,
+            Spliced(token_ids, self.base - 1, self._tail),
+            self.epoch,
+            limit=self._num_tokens - len(self.draws),
+            num_committed=self.base,
+            wants_second=True,
+        )
+
+
+class Outcomes:
+    """Those of one session, by the position before which each begins; one a position."""
+
+    def __init__(self) -> None:
+        self._by_base: dict[int, Outcome] = {}
+        self._seconds: dict[int, int] = {}
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return iter(self._by_base.values())
+
+    @property
+    def unfinished(self) -> list[Outcome]:
+        """Those that are yet to be drawn to their end."""
+        return [outcome for outcome in self if not outcome.is_full]
+
+    def guess(self, position: int, draws: Iterable[Draw]) -> None:
+        """Drafts from `position` on: what may come in place of each."""
+        for place, draw in enumerate(draws, position):
+            if draw.second is not None:
+                self._seconds[place] = draw.second
+
+    def take_guess(self, position: int) -> int | None:
+        """What may come in place of a draft; asked for once."""
+        return self._seconds.pop(position, None)
+
+    def add(self, outcome: Outcome) -> None:
+        self._by_base[outcome.base] = outcome
+
+    def find(self, position: int, token_id: int) -> Outcome | None:
+        """The one for this token at this position."""
+        found = self._by_base.get(position + 1)
+        return found if found is not None and found.token_id == token_id else None
+
+    def drop(self, outcome: Outcome) -> None:
+        """One that is not drawn to its end, and will not be sent."""
+        del self._by_base[outcome.base]
+
+    def committed(self, length: int) -> list[Outcome]:
+        """So many tokens are final, drafts among them; returns those that can no longer come."""
+        self._seconds = {at: token for at, token in self._seconds.items() if at >= length}
+        passed = [outcome for outcome in self if outcome.base <= length]
+        for outcome in passed:
+            self.drop(outcome)
+        return passed
+
+    def clear(self) -> list[Outcome]:
+        """None can come any more; returns them."""
+        self._seconds.clear()
+        gone, self._by_base = list(self), {}
+        return gone

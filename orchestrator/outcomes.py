@@ -1,0 +1,43 @@
+"""Blocks drafted ahead for other outcomes, on their way to the verifier: which one comes to hold."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from paceline.types import DraftBlock
+
+T = TypeVar("T")
+
+
+class Outcomes(Generic[T]):
+    """What somebody notes of such blocks, until it is known whether they hold."""
+
+    def __init__(self) -> None:
+        self._ahead: dict[tuple[int, int, int], T] = {}
+        self._begun: tuple[int, int, int] | None = None
+
+    def add(self, block: DraftBlock, note: T) -> T | None:
+        """A block went on to the verifier; its note if what it was drafted for has come by now."""
+        assert block.outcome is not None
+        key = block.epoch, block.base, block.outcome
+        if key == self._begun:
+            return note
+        self._ahead[key] = note
+        return None
+
+    def epoch_begins(self, epoch: int, base: int, token_id: int) -> T | None:
+        """An epoch begins with this token before `base`; the note of the block for it."""
+        self._begun = epoch, base, token_id
+        note = self._ahead.get(self._begun)
+        self._ahead.clear()
+        return note
+
+    def committed(self, length: int) -> None:
+        """So many tokens are final: what began within them can hold no more."""
+        for key in [key for key in self._ahead if key[1] <= length]:
+            del self._ahead[key]
+
+    def clear(self) -> None:
+        """None of them can hold any more."""
+        self._ahead.clear()
+        self._begun = None
