@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from drafter_service.drafter import Drafter, Forks, Proposal, ProposeRequest, TakesFeatures
-from drafter_service.outcomes import MAX_SESSIONS, Outcome
+from drafter_service.outcomes import Outcome
 from drafter_service.session import DraftSession
 from drafter_service.traces import DrafterTraces
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
 from paceline.features import Features
 from paceline.logs import session_fields
+from paceline.outcomes import MAX_SESSIONS_AHEAD
 from paceline.runtime.engine_thread import FailureCount, LinkId, SessionKey
 from paceline.telemetry.metrics import DrafterMetrics
 from paceline.telemetry.tracing import Tracing
@@ -262,7 +263,7 @@ class DrafterEngine:
     @property
     def _drafts_ahead(self) -> bool:
         """Whether there is time to draft other outcomes ahead."""
-        return self._forks is not None and len(self._sessions) <= MAX_SESSIONS
+        return self._forks is not None and len(self._sessions) <= MAX_SESSIONS_AHEAD
 
     def _branch_at(self, session: DraftSession, positions: Iterable[int]) -> None:
         """Draft from now on for the case that a draft at these positions is rejected."""

@@ -1,8 +1,8 @@
-"""Other outcomes drafted ahead: what follows if a draft on its way is rejected for a certain token.
+"""Other outcomes drafted ahead: what follows if a draft on its way is rejected for another token.
 
-While the verifier computes, the drafter goes on behind the likeliest token that may come in place of
-each sent draft ("speculative speculative decoding", arXiv 2603.03251). Where that is what comes, the
-next block is at the verifier already.
+While the verifier computes, the drafter goes on behind the likeliest token that may come in place
+of each sent draft ("speculative speculative decoding", arXiv 2603.03251). Where that is what comes,
+the next block is at the verifier already.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from drafter_service.drafter import ProposeRequest
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw
 from paceline.types import OpenSession
-
-MAX_SESSIONS = 4
-"""A drafter of more sessions does better to draft for each of them."""
 
 
 class Spliced(Sequence[int]):

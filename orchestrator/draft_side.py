@@ -143,9 +143,10 @@ class DraftSide:
         )
         self._features.restart()
         told = opening(self._worker, epoch)
-        if worker.info is not None and verifier.info is not None:
-            if worker.info.competes_with(verifier.info):  # it has no time while the target computes
-                told = replace(told, num_outcome_tokens=0)
+        assert worker.info is not None, "a connected worker has described itself"
+        assert verifier.info is not None
+        if worker.info.competes_with(verifier.info):  # it has no time while the target computes
+            told = replace(told, num_outcome_tokens=0)
         if may_have_features and self.asks_for_features(verifier):
             told = replace(told, features=True)
         self._opening = told

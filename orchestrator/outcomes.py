@@ -1,4 +1,4 @@
-"""Blocks drafted ahead for other outcomes, on their way to the verifier: which one comes to hold."""
+"""Blocks drafted ahead for other outcomes, on their way to the verifier: which of them holds."""
 
 from __future__ import annotations
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.bench.grid import Point
 from paceline.config import Config, SyntheticModelConfig, parse_config
+from paceline.outcomes import MAX_SESSIONS_AHEAD
 from paceline.runtime.synthetic import SyntheticLaw
 from paceline.runtime.worker_model import pass_cost, synthetic_law
 from paceline.simulation.scenario import Outcome, Scenario, SimulationResult
@@ -37,6 +38,8 @@ class Setting:
     """`plain`, `adaptive`, `fixed` or `stop-and-wait`."""
     block: int = 0
     window: int = 0
+    ahead: int = 0
+    """Draft tokens behind each other outcome; what adapts has the server's default."""
 
     def fields(self) -> dict[str, Any]:
         """Of a request."""
@@ -44,7 +47,11 @@ class Setting:
             return {"speculation": False}
         if self.kind == "adaptive":
             return {}
-        return {"num_speculative_tokens": self.block, "window": self.window}
+        return {
+            "num_speculative_tokens": self.block,
+            "window": self.window,
+            "num_outcome_tokens": self.ahead,
+        }
 
 
 PLAIN = Setting("plain")
@@ -112,7 +119,15 @@ def scenario_of(
         draft_patience_s=config.verifier.draft_patience_ms / 1e3,
         max_drafts_per_pass=config.verifier.max_drafts_per_pass,
         max_batch_tokens=config.verifier.runtime.max_batch_tokens,
+        num_outcome_tokens=setting.ahead,
     )
+
+
+class Drafts(NamedTuple):
+    """Which drafts are right, and where they are not, whether the second guess is."""
+
+    is_right: Outcome
+    is_near: Outcome
 
 
 @dataclass(frozen=True)
@@ -126,7 +141,15 @@ class Ideal:
         """What the point's document says."""
         return parse_config(emulated_document(self.point, max_tokens=1), source="benchmark")
 
-    def run(self, setting: Setting, num_tokens: int, is_right: Outcome) -> SimulationResult:
+    @property
+    def ahead(self) -> int:
+        """Draft tokens behind each other outcome as the server has it by default; 0 where a drafter
+        has too many sessions to draft ahead."""
+        if self.point.concurrency > MAX_SESSIONS_AHEAD:
+            return 0
+        return self.config.orchestrator.speculation.num_outcome_tokens
+
+    def run(self, setting: Setting, num_tokens: int, drafts: Drafts) -> SimulationResult:
         """The course of all sessions under a setting, with these drafts right and those wrong."""
         scenario = scenario_of(
             self.config,
@@ -134,25 +157,26 @@ class Ideal:
             setting=setting,
             num_sessions=self.point.concurrency,
         )
-        return simulate(scenario, acceptance=is_right)
+        return simulate(scenario, acceptance=drafts.is_right, second_guess=drafts.is_near)
 
     def speed(self, setting: Setting) -> float:
         """Tokens a second that are to be expected."""
         return _expected_speed(self.point, setting)
 
-    def best_window(self, block: int) -> Setting:
-        """The best window for a block length."""
-        tried = [Setting("fixed", block, window) for window in WINDOWS if window > block]
-        return max([*tried, Setting("fixed", block, block)], key=self.speed)
+    def best_window(self, block: int, ahead: int = 0) -> Setting:
+        """The best window for a block length, with so many drafts behind other outcomes."""
+        windows = [block, *(window for window in WINDOWS if window > block)]
+        tried = [Setting("fixed", block, window, ahead) for window in windows]
+        return max(tried, key=self.speed)
 
     def best_waiting(self) -> Setting:
         """The best block length of stop and wait: a window of one block."""
         tried = [Setting("stop-and-wait", block, block) for block in WAITING_BLOCKS]
         return max(tried, key=self.speed)
 
-    def best(self) -> Setting:
+    def best(self, ahead: int = 0) -> Setting:
         """The best of all, plain decoding included."""
-        fixed = [self.best_window(block) for block in BLOCKS]
+        fixed = [self.best_window(block, ahead) for block in BLOCKS]
         return max([PLAIN, self.best_waiting(), *fixed], key=self.speed)
 
 
@@ -165,10 +189,14 @@ def _expected_speed(point: Point, setting: Setting) -> float:
     )
     coins = _coins(point.concurrency, PROMPT_LENGTH + num_tokens)
 
-    def is_right(session: int, position: int) -> bool:
-        return coins[session][position] < point.acceptance
-
-    return simulate(scenario, acceptance=is_right).tokens_per_second
+    drafts = Drafts(
+        lambda session, position: coins[session][position] < point.acceptance,
+        # another digit of the same number is as good as another coin
+        lambda session, position: coins[session][position] * 1e6 % 1.0 < point.second_guess,
+    )
+    return simulate(
+        scenario, acceptance=drafts.is_right, second_guess=drafts.is_near
+    ).tokens_per_second
 
 
 @lru_cache(maxsize=8)
@@ -187,10 +215,13 @@ def draft_law(config: Config) -> SyntheticLaw:
     return synthetic_law(draft)
 
 
-def right_drafts(law: SyntheticLaw, outputs: Sequence[Sequence[int]]) -> Outcome:
+def right_drafts(law: SyntheticLaw, outputs: Sequence[Sequence[int]]) -> Drafts:
     """Which drafts agree with what each session said; `outputs` are prompts and answers, whole."""
     states = [law.states(tokens) for tokens in outputs]
-    return lambda session, position: law.agrees(states[session][position - 1], position)
+    return Drafts(
+        lambda session, position: law.agrees(states[session][position - 1], position),
+        lambda session, position: law.is_near(states[session][position - 1], position),
+    )
 
 
 def round_overheads(

@@ -131,9 +131,9 @@ def _ideal_times(phase: Phase, law: Any, whole: Sequence[int]) -> list[float]:
     scenario = scenario_of(
         ideal.config, num_tokens=phase.length, setting=ideal.best(), prompt_length=start
     )
-    outcome = right_drafts(law, [whole])
-    heard = simulate(scenario, acceptance=outcome).heard
-    return [at for _, at, count in heard for _ in range(count)]
+    drafts = right_drafts(law, [whole])
+    result = simulate(scenario, acceptance=drafts.is_right, second_guess=drafts.is_near)
+    return [at for _, at, count in result.heard for _ in range(count)]
 
 
 # --- context --------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from paceline.bench.grid import Point
 from paceline.bench.ideal import (
     ADAPTIVE,
     PLAIN,
+    Drafts,
     Ideal,
     Setting,
     draft_law,
@@ -29,7 +30,6 @@ from paceline.bench.processes import Deploy, Services, serving
 from paceline.bench.summary import median_of, percentile
 from paceline.errors import PacelineError
 from paceline.simulation.closed_forms import overlapped_speedup, sequential_speedup
-from paceline.simulation.scenario import Outcome
 
 WARM_UP_TOKENS = 24
 
@@ -70,7 +70,6 @@ async def measure_point(
     """One row a setting; see `docs/benchmarks.md` for its columns. Starts and stops services."""
     ideal = Ideal(point)
     settings = settings_of(ideal, options.gammas)
-    best = ideal.best()
     document = emulated_document(point, max_tokens=options.max_tokens)
     measured: dict[Setting, list[dict[str, float]]] = {setting: [] for setting in settings}
     overheads: dict[Setting, list[float]] = {setting: [] for setting in settings}
@@ -84,9 +83,9 @@ async def measure_point(
                 setting: await _run(services, setting, prompts, options.max_tokens)
                 for setting in _rotated(settings, repeat)
             }
-            outcome = _outcome(ideal, prompts, runs)
+            drafts = _drafts(ideal, prompts, runs)
             for setting, run in runs.items():
-                row, rounds = _figures(ideal, setting, best, run, outcome)
+                row, rounds = _figures(ideal, setting, run, drafts)
                 measured[setting].append(row)
                 overheads[setting] += rounds
     medians = {setting: median_of(rows) for setting, rows in measured.items()}
@@ -97,6 +96,7 @@ async def measure_point(
             "setting": setting.kind,
             "block": setting.block,
             "window": setting.window,
+            "ahead": ideal.ahead if setting == ADAPTIVE else setting.ahead,
             **medians[setting],
             **_ratios(setting, medians),
             "closed_form_speedup": _closed_form(point, setting),
@@ -109,9 +109,11 @@ async def measure_point(
 
 
 def settings_of(ideal: Ideal, gammas: Sequence[int]) -> list[Setting]:
-    """Plain, adaptive, each block length with its best window, and the best stop and wait."""
-    fixed = [ideal.best_window(gamma) for gamma in gammas]
-    return list(dict.fromkeys([PLAIN, ADAPTIVE, *fixed, ideal.best_waiting()]))
+    """Plain, adaptive, each block length with its best window, the best without other outcomes, and
+    the best stop and wait."""
+    fixed = [ideal.best_window(gamma, ideal.ahead) for gamma in gammas]
+    simple = [ideal.best(), ideal.best_waiting()]
+    return list(dict.fromkeys([PLAIN, ADAPTIVE, *fixed, *simple]))
 
 
 def _rotated(settings: Sequence[Setting], repeat: int) -> list[Setting]:
@@ -149,9 +151,7 @@ async def _run(
     return _Run(wall_s, list(samples), spent("device_busy_us"), spent("device_late_us"))
 
 
-def _outcome(
-    ideal: Ideal, prompts: Sequence[Sequence[int]], runs: Mapping[Setting, _Run]
-) -> Outcome:
+def _drafts(ideal: Ideal, prompts: Sequence[Sequence[int]], runs: Mapping[Setting, _Run]) -> Drafts:
     """Which drafts are right. Raises `PacelineError` if settings gave different outputs."""
     outputs = runs[PLAIN].outputs
     for setting, run in runs.items():
@@ -162,18 +162,21 @@ def _outcome(
 
 
 def _figures(
-    ideal: Ideal, setting: Setting, best: Setting, run: _Run, outcome: Outcome
+    ideal: Ideal, setting: Setting, run: _Run, drafts: Drafts
 ) -> tuple[dict[str, float], list[float]]:
     """One run's numbers, and the overhead of each of its rounds, in seconds."""
     num_tokens = sum(sample.num_tokens for sample in run.samples)
     is_adaptive = setting.kind == "adaptive"
-    simulated = ideal.run(best if is_adaptive else setting, run.samples[0].num_tokens, outcome)
+    length = run.samples[0].num_tokens
+    simulated = ideal.run(ideal.best(ideal.ahead) if is_adaptive else setting, length, drafts)
+    simple = ideal.run(ideal.best(), length, drafts)
     drafted, judged, accepted = (run.total(name) for name in ("drafted", "judged", "accepted"))
     passes, wire = run.total("passes"), run.total("bytes_drafter")
     row = {
         "tokens_per_s": num_tokens / run.wall_s,
         "ideal_tokens_per_s": simulated.tokens_per_second,
         "measured_over_ideal": simulated.seconds / run.wall_s,
+        "measured_over_simple_ideal": simple.seconds / run.wall_s,
         "ttft_ms": percentile([sample.ttft_s for sample in run.samples], 50) * 1e3,
         "acceptance_rate": accepted / judged if judged else 0.0,
         "mean_acceptance_length": num_tokens / passes,
@@ -193,7 +196,7 @@ def _ratios(
     """To plain decoding, and to the best of what else was measured at the point."""
     speeds = {each: row["tokens_per_s"] for each, row in medians.items()}
     fixed = max(speed for each, speed in speeds.items() if each.kind != "adaptive")
-    waiting = max(speed for each, speed in speeds.items() if each.window == each.block > 0)
+    waiting = max(speed for each, speed in speeds.items() if each.kind == "stop-and-wait")
     is_adaptive = setting.kind == "adaptive"
     return {
         "speedup": speeds[setting] / speeds[PLAIN],

@@ -35,11 +35,13 @@ _SPEED = [
     ("setting", "setting", ""),
     ("γ", "block", "d"),
     ("window", "window", "d"),
+    ("ahead", "ahead", "d"),
     ("tokens/s", "tokens_per_s", ".1f"),
     ("speed-up", "speedup", ".2f"),
     ("closed form", "closed_form_speedup", ".2f"),
     ("ideal tokens/s", "ideal_tokens_per_s", ".1f"),
     ("measured / ideal", "measured_over_ideal", ".3f"),
+    ("/ ideal without outcomes", "measured_over_simple_ideal", ".3f"),
     ("/ best fixed", "over_best_fixed", ".3f"),
     ("/ stop-and-wait", "over_stop_and_wait", ".2f"),
 ]
@@ -48,6 +50,7 @@ _COST = [
     ("setting", "setting", ""),
     ("γ", "block", "d"),
     ("window", "window", "d"),
+    ("ahead", "ahead", "d"),
     ("acceptance", "acceptance_rate", ".3f"),
     ("tokens/pass", "mean_acceptance_length", ".2f"),
     ("first token ms", "ttft_ms", ".1f"),
@@ -165,6 +168,9 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
     single = [row for row in fixed if row["concurrency"] == 1]
     found: dict[str, Any] = {
         "worst measured / ideal": _worst(min, single, "measured_over_ideal"),
+        "worst adaptive / ideal without outcomes": _worst(
+            min, adaptive, "measured_over_simple_ideal"
+        ),
         "worst adaptive / best fixed": _worst(min, adaptive, "over_best_fixed"),
         "worst adaptive / plain": _worst(min, adaptive, "speedup"),
         "largest overhead of a round, p50 ms": _worst(max, single, "overhead_ms_p50"),

@@ -19,12 +19,14 @@ from paceline.runtime.page_pool import PagePool
 from paceline.runtime.page_table import PageTable
 from paceline.runtime.runner import Chunk
 
-LIKELY = (0.2501, 0.2499, 0.15, 0.1, 0.1, 0.05, 0.05, 0.05)
+LIKELY = (0.2502, 0.25, 0.2498, 0.1, 0.05, 0.05, 0.03, 0.02)
 """Target probabilities of the ids that may come next, likeliest first."""
 NUM_DECOYS = 48
 """Ids that only the draft may say."""
 MIN_PLAIN_IDS = len(LIKELY) + NUM_DECOYS
 MIN_ACCEPTANCE = 0.03
+MIN_NEAR_ACCEPTANCE = 0.06
+"""From here on the draft's second guess can be the target's first: below, decoys come before."""
 MAX_ACCEPTANCE = 0.999
 """An acceptance rate is 0, 1, or between these."""
 
@@ -76,10 +78,10 @@ class SyntheticLaw:
       temperature 1 is accepted under `rejection` (Leviathan et al. 2023), whatever came before;
     - the draft's argmax is the target's with probability α, by a coin that is another hash of the
       history. Heads fills the α up from the target's likeliest id down; tails gives that id only
-      what the others leave. The target's two likeliest ids nearly tie, so that this needs to move
-      next to nothing, and both statements hold at once for any coin;
+      what the others leave. The target's three likeliest ids nearly tie, so that this needs to
+      move next to nothing, and both statements hold at once for any coin;
     - where the draft's argmax is wrong, its next likeliest id is the target's argmax with the
-      probability `second_guess`, by a third hash (from α = 0.06 on: below, the decoys come first).
+      probability `second_guess`, by a third hash, for α of at least 0.06.
 
     (A plain mixture of target and noise would keep the target's argmax always.) Under another
     temperature, filters, `block` or `coupled` the rate is another one.
@@ -137,8 +139,10 @@ class SyntheticLaw:
             return True
         return _coin(state, _COIN_SALT) < self._acceptance.rate_at(length)
 
-    def is_near(self, state: int) -> bool:
+    def is_near(self, state: int, length: int) -> bool:
         """Whether, if it is not, the next likeliest id is."""
+        if self._acceptance is None or self._acceptance.rate_at(length) < MIN_NEAR_ACCEPTANCE:
+            return False
         return _coin(state, _SECOND_SALT) < self._second_guess
 
     def favourite(self, state: int) -> int:
@@ -158,7 +162,7 @@ class SyntheticLaw:
     def _profile(self, state: int, length: int) -> int:
         if self._acceptance is None:
             return 0
-        kind = 2 if self.agrees(state, length) else int(self.is_near(state))
+        kind = 2 if self.agrees(state, length) else int(self.is_near(state, length))
         return 3 * self._acceptance.index_at(length) + kind
 
 
@@ -246,7 +250,7 @@ def near_profile(acceptance: float) -> tuple[float, ...]:
     """The same where that is the next likeliest, right behind the first."""
     most = list(LIKELY)
     most[1] = min(LIKELY[1], _NEAR_SHARE * acceptance)
-    most[0] = min(LIKELY[1] - (LIKELY[0] - LIKELY[1]), (1.0 - _NEAR_SHARE) * acceptance)
+    most[0] = min((LIKELY[1] + LIKELY[2]) / 2, (1.0 - _NEAR_SHARE) * acceptance)
     return _filled(acceptance, most, (1, 0, *range(2, len(LIKELY))))
 
 

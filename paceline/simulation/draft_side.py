@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from paceline.types import DrafterState
@@ -20,6 +21,30 @@ class Block(NamedTuple):
     first_wrong: int
     known_committed: int
     state: DrafterState
+    is_ahead: bool = False
+    """Drafted for the case that the draft before its base is rejected."""
+    is_guessed: bool = False
+    """And for the very token that comes then."""
+
+
+@dataclass(slots=True)
+class Ahead:
+    """Drafts behind the likeliest other token before `base`; all are wrong if that is."""
+
+    base: int
+    num_tokens: int
+    is_guessed: bool
+    num_drawn: int = 0
+    first_wrong: int = NEVER
+
+    @property
+    def is_full(self) -> bool:
+        return self.num_drawn == self.num_tokens
+
+    @property
+    def num_uncached(self) -> int:
+        """Inputs of its next pass: the token it begins with, or its last draft."""
+        return 1
 
 
 class Advance(NamedTuple):
@@ -46,6 +71,8 @@ class DraftSide:
         num_speculative_tokens: int,
         is_right: Callable[[int], bool],
         is_deterministic: bool,
+        is_near: Callable[[int], bool],
+        num_outcome_tokens: int,
     ) -> None:
         self.window = window
         self.is_active = True
@@ -59,6 +86,11 @@ class DraftSide:
         self._committed = prompt_length
         self._sent = prompt_length
         self._first_wrong = NEVER
+        self._is_near = is_near
+        self._num_outcome_tokens = min(num_outcome_tokens, window)
+        self._ahead: dict[int, Ahead] = {}  # by their base
+        self.drafts_ahead = True
+        """Whether there is time for it, by how many sessions there are."""
 
     def wants_draft(self) -> bool:
         """Whether to ask the model for a token; if not, an active session flushes its block."""
@@ -81,6 +113,7 @@ class DraftSide:
             return None
         self.is_active = has_room
         base, self._sent = self._sent, self.length
+        self._branch_at(range(base, self._sent))
         return Block(
             self._epoch, base, self._sent - base, self._first_wrong, self._committed, self._state()
         )
@@ -89,6 +122,51 @@ class DraftSide:
         if self._committed >= self._max_length:
             return DrafterState.ENDED
         return DrafterState.RUNNING if self.is_active else DrafterState.PAUSED
+
+    # --- other outcomes ---------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> list[Ahead]:
+        """What is to be drafted further for other outcomes."""
+        return [ahead for ahead in self._ahead.values() if not ahead.is_full]
+
+    def _branch_at(self, positions: range) -> None:
+        for position in positions if self.drafts_ahead else ():
+            base = position + 1
+            num_tokens = min(self._num_outcome_tokens, self._max_length - base)
+            if num_tokens > 0:
+                self._ahead[base] = Ahead(base, num_tokens, self._is_near(position))
+
+    def draw_ahead(self, ahead: Ahead) -> Block | None:
+        """One draft more; the block, once it is full."""
+        position = ahead.base + ahead.num_drawn
+        if ahead.first_wrong == NEVER and not self._is_right(position):
+            ahead.first_wrong = position
+        ahead.num_drawn += 1
+        if not ahead.is_full:
+            return None
+        state = DrafterState.PAUSED if ahead.num_tokens >= self.window else DrafterState.RUNNING
+        return Block(
+            self._epoch + 1,
+            ahead.base,
+            ahead.num_tokens,
+            ahead.first_wrong,
+            ahead.base,
+            state,
+            is_ahead=True,
+            is_guessed=ahead.is_guessed,
+        )
+
+    def _go_on_behind(self, ahead: Ahead) -> None:
+        """What was drafted for this outcome is what is drafted now."""
+        self.num_cached = ahead.base + ahead.num_drawn - 1
+        self.length = ahead.base + ahead.num_drawn
+        self._first_wrong = ahead.first_wrong
+        if ahead.is_full:
+            self._sent = self.length
+            self._branch_at(range(ahead.base, self.length))
+
+    # --- what is heard ----------------------------------------------------------------------
 
     def advance(self, event: Advance) -> None:
         """Take committed tokens; drafts that contradict them are rolled back."""
@@ -100,8 +178,14 @@ class DraftSide:
         if event.epoch <= self._epoch and num_agreed == num_drafted:
             self.length = max(self.length, event.end)
             self._sent = max(self._sent, event.end)
+            passed = [base for base in self._ahead if base <= event.end]
+            for base in passed:
+                del self._ahead[base]
+            outcome = None
         else:
             valid = event.base + num_agreed
+            outcome = self._ahead.get(valid + 1) if valid < self._sent else None
+            self._ahead.clear()
             if event.epoch <= self._epoch and valid < self._sent:
                 self._epoch += 1
             self.num_cached = min(self.num_cached, valid)
@@ -109,3 +193,5 @@ class DraftSide:
             self._first_wrong = NEVER
         self._epoch = max(self._epoch, event.epoch)
         self._committed = event.end
+        if outcome is not None and outcome.is_guessed and event.end == outcome.base:
+            self._go_on_behind(outcome)

@@ -36,6 +36,8 @@ class Scenario:
     draft_patience_s: float = 0.2
     max_drafts_per_pass: int = 32
     max_batch_tokens: int = 512
+    num_outcome_tokens: int = 0
+    """Drafts behind each other outcome of a draft, made ahead."""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 
+from paceline.outcomes import MAX_SESSIONS_AHEAD
 from paceline.runtime.scheduler import share_budget
 from paceline.simulation.clock import Clock
 from paceline.simulation.draft_side import Advance, Block, DraftSide
@@ -20,27 +21,36 @@ _ENDED = -1
 """In place of the epoch of a session that is over."""
 
 
-def simulate(scenario: Scenario, *, acceptance: float | Outcome, seed: int = 0) -> SimulationResult:
+def simulate(
+    scenario: Scenario,
+    *,
+    acceptance: float | Outcome,
+    second_guess: Outcome = lambda _session, _position: False,
+    seed: int = 0,
+) -> SimulationResult:
     """Run all sessions to their last token.
 
     `acceptance` is the probability that a draft is right, drawn anew at every position from
-    `seed`, or says for each position whether it is.
+    `seed`, or says for each position whether it is. `second_guess` says whether the drafter's next
+    likeliest token is, where it is not.
     """
     if callable(acceptance):
-        return _Simulation(scenario, acceptance).run()
+        return _Simulation(scenario, acceptance, second_guess).run()
     draw = random.Random(seed).random
-    return _Simulation(scenario, lambda _session, _position: draw() < acceptance).run()
+    is_right: Outcome = lambda _session, _position: draw() < acceptance  # noqa: E731
+    return _Simulation(scenario, is_right, second_guess).run()
 
 
 class _Simulation:
     """The three services, with every session's state on each."""
 
-    def __init__(self, scenario: Scenario, is_right: Outcome) -> None:
+    def __init__(self, scenario: Scenario, is_right: Outcome, is_near: Outcome) -> None:
         self._scenario = scenario
         self._clock = Clock()
         self._result = SimulationResult()
         self._epochs = [0] * scenario.num_sessions  # as the orchestrator knows them
         self._is_right = is_right
+        self._is_near = is_near
         self._drafts: dict[int, DraftSide] = {}
         self._verifies: dict[int, VerifySide] = {}
         self._drafter = SimulatedWorker(self._clock, self._draft)
@@ -69,6 +79,8 @@ class _Simulation:
             num_speculative_tokens=min(scenario.num_speculative_tokens, scenario.window),
             is_right=lambda position: self._is_right(session, position),
             is_deterministic=scenario.is_deterministic,
+            is_near=lambda position: self._is_near(session, position),
+            num_outcome_tokens=scenario.num_outcome_tokens,
         )
 
     def _close_draft(self, session: int) -> None:
@@ -82,20 +94,27 @@ class _Simulation:
         """One step: a token for every session with room in its window."""
         asked: list[tuple[int, DraftSide]] = []
         blocks: list[tuple[int, Block]] = []
+        ahead = [
+            (session, side, each)
+            for session, side in self._drafts.items()
+            for each in side.unfinished
+        ]
         for session, side in self._drafts.items():
+            side.drafts_ahead = len(self._drafts) <= MAX_SESSIONS_AHEAD
             if not side.is_active:
                 continue
             if side.wants_draft():
                 asked.append((session, side))
             else:
-                block = side.take_block(found_nothing=True)
+                block = side.take_block()
                 assert block is not None
                 blocks.append((session, block))
-        if not asked:
+        if not asked and not ahead:
             self._send_blocks(blocks)
             return
         chunks = self._share_draft_pass([side for _, side in asked])
-        seconds = self._scenario.draft.seconds(sum(chunks), sum(map(bool, chunks)))
+        num_tokens = sum(chunks) + sum(each.num_uncached for _, _, each in ahead)
+        seconds = self._scenario.draft.seconds(num_tokens, sum(map(bool, chunks)) + len(ahead))
         self._result.draft_steps += 1
         self._result.drafter_busy_s += seconds
         for (session, side), granted in zip(asked, chunks, strict=True):
@@ -104,6 +123,10 @@ class _Simulation:
                 continue
             side.draw()
             block = side.take_block()
+            if block is not None:
+                blocks.append((session, block))
+        for session, side, each in ahead:
+            block = side.draw_ahead(each)
             if block is not None:
                 blocks.append((session, block))
         self._drafter.run(seconds, self._send_blocks, blocks)
@@ -127,7 +150,8 @@ class _Simulation:
             return
         self._result.drafted += block.num_tokens
         if block.epoch >= self._epochs[session]:
-            self._epochs[session] = block.epoch
+            if not block.is_ahead:
+                self._epochs[session] = block.epoch
             self._clock.after(
                 self._scenario.verifier_delay_s,
                 self._verifier.post,

@@ -60,14 +60,22 @@ class VerifySide:
         self._known_committed = 0
         self._gave_up_waiting = False
         self._idle_since: float | None = None
+        self._ahead: dict[int, Block] = {}  # drafted for outcomes that may come, by their base
+        self._begun: tuple[int, int] | None = None  # the epoch, and the length where it began
 
     def add_block(self, block: Block) -> None:
         """Append a block to the tail, or drop what has become void."""
         if block.epoch < self._epoch:
             return
+        if block.is_ahead and not ((block.epoch, block.base) == self._begun and block.is_guessed):
+            if block.epoch == self._epoch + 1 and block.base > self.length:
+                self._ahead[block.base] = block
+            return
         if block.epoch > self._epoch:
             self._epoch = block.epoch
             self._tail, self._first_wrong = 0, NEVER
+            self._begun = None
+            self._ahead.clear()
         self._gave_up_waiting = False
         self._state = block.state
         self._known_committed = block.known_committed
@@ -77,6 +85,9 @@ class VerifySide:
         ):  # the drafter had guessed other tokens than were committed meanwhile
             self._epoch += 1
             self._state = DrafterState.RUNNING
+            wrong = block.first_wrong if self._is_deterministic else block.base
+            self._begun = self._epoch, wrong + 1
+            self._ahead.clear()
         elif block.num_tokens > overlap:
             self._tail += block.num_tokens - overlap
             self._first_wrong = min(self._first_wrong, block.first_wrong)
@@ -123,7 +134,20 @@ class VerifySide:
         self._tail -= plan.num_drafts
         self._idle_since = None
         if is_rejected:
-            self._epoch += 1
-            self._tail, self._first_wrong = 0, NEVER
+            self._begin_epoch()
+        for base in [base for base in self._ahead if base <= self.length]:
+            del self._ahead[base]
         is_last = self.length >= self._max_length
         return Verdict(self._epoch, base, self.length, plan.num_drafts, num_accepted, is_last)
+
+    def _begin_epoch(self) -> None:
+        """A draft was rejected: go on with what was drafted for the token that came instead."""
+        self._epoch += 1
+        self._tail, self._first_wrong = 0, NEVER
+        self._begun = self._epoch, self.length
+        block = self._ahead.get(self.length)
+        self._ahead.clear()
+        if block is not None and block.epoch == self._epoch and block.is_guessed:
+            self._tail, self._first_wrong = block.num_tokens, block.first_wrong
+            self._gave_up_waiting = False
+            self._state, self._known_committed = block.state, block.known_committed

@@ -43,6 +43,9 @@ class MeteredRunner:
     def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
         self._runner.keep(table, start, nodes)
 
+    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
+        return self._runner.fork(table, length, num_tokens)
+
 
 class TimedWorker(QueuedWorker):
     """A worker whose hops and passes take their time."""
@@ -176,6 +179,7 @@ class TimedServices:
             commit_credit=10**6,
             failover_timeout_s=0.0,
             reproducible=False,
+            num_outcome_tokens=scenario.num_outcome_tokens,
         )
         relays = [
             Relay(self._router, tuple(prompt), params, settings)

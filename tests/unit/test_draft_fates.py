@@ -47,7 +47,10 @@ def test_arrived_drafts_are_judged_or_discarded_for_one_reason(tree: TreeConfig 
             tree=tree,
         )
         verifier = pipeline.verifier_engine
-        relays = [pipeline.open([1, 2, index], GREEDY, window=12, num_outcome_tokens=3) for index in range(2)]
+        relays = [
+            pipeline.open([1, 2, index], GREEDY, window=12, num_outcome_tokens=3)
+            for index in range(2)
+        ]
         for turn in range(160):
             possible = pipeline.hops()
             if possible:

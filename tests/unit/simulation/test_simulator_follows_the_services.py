@@ -16,6 +16,8 @@ from paceline.simulation.simulator import simulate
 VOCAB = 64
 FAST = PassCost(0.03), PassCost(0.003)
 COSTLY = PassCost(0.02, 0.001, 0.0005, knee_tokens=6), PassCost(0.002, 0.0001, 0.0002)
+UNEVEN = PassCost(0.03), PassCost(0.0031)
+"""Of one more digit, so that no two things happen in the same moment by way of rounding."""
 SLOW_DRAFTER = PassCost(0.01), PassCost(0.013)
 
 SCENARIOS = {
@@ -27,6 +29,23 @@ SCENARIOS = {
     "both far": Scenario(*FAST, window=20, verifier_delay_s=0.0071, drafter_delay_s=0.0033),
     "impatient": Scenario(*FAST, verifier_delay_s=0.0101, draft_patience_s=0.0123),
     "slow drafter": Scenario(*SLOW_DRAFTER, draft_patience_s=0.0207),
+    "outcomes ahead": Scenario(*UNEVEN, num_outcome_tokens=8),
+    "outcomes as long as the window": Scenario(*UNEVEN, window=6, num_outcome_tokens=8),
+    "outcomes of one block": Scenario(*UNEVEN, window=16, num_outcome_tokens=4),
+    "outcomes for a far verifier": Scenario(
+        *UNEVEN, window=20, verifier_delay_s=0.0101, num_outcome_tokens=8
+    ),
+    "outcomes when both are far": Scenario(
+        *UNEVEN, window=20, verifier_delay_s=0.0071, drafter_delay_s=0.0033, num_outcome_tokens=5
+    ),
+    "outcomes of the impatient": Scenario(
+        *UNEVEN, verifier_delay_s=0.0101, draft_patience_s=0.0123, num_outcome_tokens=8
+    ),
+    "outcomes of a slow drafter": Scenario(
+        *SLOW_DRAFTER, draft_patience_s=0.0207, num_outcome_tokens=3
+    ),
+    "outcomes that cost something": Scenario(*COSTLY, num_outcome_tokens=6, num_sessions=3),
+    "outcomes for few": Scenario(*UNEVEN, num_outcome_tokens=6, num_sessions=6),
     "few drafts a pass": Scenario(*FAST, window=24, max_drafts_per_pass=3),
     "no speculation": Scenario(*FAST, speculation=False),
     "long prompt in chunks": Scenario(*COSTLY, prompt_length=100, max_batch_tokens=32),
@@ -37,10 +56,16 @@ SCENARIOS = {
 }
 
 
-def pair(acceptance: float) -> tuple[SyntheticLaw, SyntheticLaw]:
+def pair(acceptance: float, second_guess: float = 0.0) -> tuple[SyntheticLaw, SyntheticLaw]:
     target = SyntheticLaw(seed=3, num_plain_ids=VOCAB, vocab_size=VOCAB)
-    schedule = AcceptanceSchedule(acceptance)
-    return target, SyntheticLaw(seed=3, num_plain_ids=VOCAB, vocab_size=VOCAB, acceptance=schedule)
+    draft = SyntheticLaw(
+        seed=3,
+        num_plain_ids=VOCAB,
+        vocab_size=VOCAB,
+        acceptance=AcceptanceSchedule(acceptance),
+        second_guess=second_guess,
+    )
+    return target, draft
 
 
 def runner(law: SyntheticLaw) -> SyntheticRunner:
@@ -59,7 +84,7 @@ def prompts_of(scenario: Scenario) -> list[list[int]]:
 def test_greedy_sessions_take_the_same_course(name: str, acceptance: float) -> None:
     """Every pass, verdict and draft, and the time of each."""
     scenario = replace(SCENARIOS[name], max_tokens=40)
-    target, draft = pair(acceptance)
+    target, draft = pair(acceptance, second_guess=0.7)
     services = TimedServices(scenario, runner(target), runner(draft))
     params = [SamplingParams(temperature=0, max_tokens=40)] * scenario.num_sessions
     relays = services.run(prompts_of(scenario), params)
@@ -68,6 +93,9 @@ def test_greedy_sessions_take_the_same_course(name: str, acceptance: float) -> N
     result = simulate(
         scenario,
         acceptance=lambda session, position: draft.agrees(states[session][position - 1], position),
+        second_guess=lambda session, position: draft.is_near(
+            states[session][position - 1], position
+        ),
     )
 
     counts = [relay.session.counts for relay in relays]
