@@ -164,7 +164,8 @@ class DrafterEngine:
                 asked.append(request)
             elif session.is_active:
                 replies += self._take_block(session, found_nothing=False)
-        asked += self._unfinished()
+        if asked or not replies:  # a block that is ready goes out first
+            asked += self._unfinished()
         if asked:
             replies += self._run(asked)
         return [*self._traces.take_farewells(), *replies]

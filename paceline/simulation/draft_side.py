@@ -178,9 +178,7 @@ class DraftSide:
         if event.epoch <= self._epoch and num_agreed == num_drafted:
             self.length = max(self.length, event.end)
             self._sent = max(self._sent, event.end)
-            passed = [base for base in self._ahead if base <= event.end]
-            for base in passed:
-                del self._ahead[base]
+            self._ahead = {at: each for at, each in self._ahead.items() if at > event.end}
             outcome = None
         else:
             valid = event.base + num_agreed

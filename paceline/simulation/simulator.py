@@ -109,8 +109,10 @@ class _Simulation:
                 block = side.take_block()
                 assert block is not None
                 blocks.append((session, block))
-        if not asked and not ahead:
+        if not asked and (blocks or not ahead):
             self._send_blocks(blocks)
+            if blocks:  # they go out first, then other outcomes are drafted on
+                self._drafter.wake()
             return
         chunks = self._share_draft_pass([side for _, side in asked])
         num_tokens = sum(chunks) + sum(each.num_uncached for _, _, each in ahead)

@@ -135,8 +135,7 @@ class VerifySide:
         self._idle_since = None
         if is_rejected:
             self._begin_epoch()
-        for base in [base for base in self._ahead if base <= self.length]:
-            del self._ahead[base]
+        self._ahead = {at: block for at, block in self._ahead.items() if at > self.length}
         is_last = self.length >= self._max_length
         return Verdict(self._epoch, base, self.length, plan.num_drafts, num_accepted, is_last)
 

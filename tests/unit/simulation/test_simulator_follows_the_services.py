@@ -45,7 +45,9 @@ SCENARIOS = {
         *SLOW_DRAFTER, draft_patience_s=0.0207, num_outcome_tokens=3
     ),
     "outcomes that cost something": Scenario(*COSTLY, num_outcome_tokens=6, num_sessions=3),
-    "outcomes for few": Scenario(*UNEVEN, num_outcome_tokens=6, num_sessions=6),
+    "outcomes longer than a block": Scenario(
+        *UNEVEN, num_speculative_tokens=1, window=4, num_outcome_tokens=8
+    ),
     "few drafts a pass": Scenario(*FAST, window=24, max_drafts_per_pass=3),
     "no speculation": Scenario(*FAST, speculation=False),
     "long prompt in chunks": Scenario(*COSTLY, prompt_length=100, max_batch_tokens=32),
