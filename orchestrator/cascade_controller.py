@@ -73,6 +73,11 @@ class CascadeController:
         self._drawing.saw_round_trip(seconds)
         self._copying.saw_round_trip(seconds)
 
+    def saw_rejection(self, *, finds_drafts: bool, late: bool) -> None:
+        """A draft was rejected; whether drafts behind the token that came were there already, or
+        came later."""
+        self._drawing.saw_rejection(finds_drafts=finds_drafts, late=late)
+
     def saw_overtaken(self, *, compared: int, agreed: int, copied: Collection[int]) -> None:
         """Drafts came after the verifier had gone on alone; of those compared `copied` were."""
         copies, drawn = _by_source(compared, agreed, copied)

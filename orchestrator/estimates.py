@@ -17,6 +17,7 @@ MEMORY_TRIALS = 20.0
 """Judged positions after which an old one counts 1/e."""
 PRIOR_ACCEPTANCE = 0.7
 PRIOR_TRIALS = 2.0
+PRIOR_OUTCOMES = 0.5
 KNOWN_TRIALS = 6.0
 """What others have seen counts for so many trials at a session's beginning: one draft that is wrong
 must not end it."""
@@ -283,6 +284,16 @@ class Experience:
         default_factory=lambda: AcceptanceEstimate(PRIOR_TRIALS, memory_trials=10 * MEMORY_TRIALS)
     )
     """Of a drafter that is asked, how often it has something to propose."""
+    outcomes: AcceptanceEstimate = field(
+        default_factory=lambda: AcceptanceEstimate(
+            PRIOR_OUTCOMES * PRIOR_TRIALS, memory_trials=10 * MEMORY_TRIALS
+        )
+    )
+    """After a rejection, how often drafts behind the token that came are there already."""
+    late_outcomes: AcceptanceEstimate = field(
+        default_factory=lambda: AcceptanceEstimate(0.0, memory_trials=10 * MEMORY_TRIALS)
+    )
+    """And how often they are on their way."""
     draft_s: LowerQuartile = field(default_factory=LowerQuartile)
     """Of one token; where both workers compute on one device, between its passes."""
     draft_beside_s: LowerQuartile = field(default_factory=LowerQuartile)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
 
@@ -46,6 +47,14 @@ class _Relayed(NamedTuple):
         return [position - start for position in positions if start <= position < end]
 
 
+class _Rejection(Enum):
+    """Whether the token that came in place of a draft found drafts made for it."""
+
+    UNMET = auto()
+    MET_LATE = auto()
+    MET = auto()
+
+
 class Pacing:
     """Measures one session as it goes; times in seconds of one clock."""
 
@@ -69,6 +78,7 @@ class Pacing:
         self._void_epoch: int | None = None  # whose drafts are wrong from some position on
         self._relayed: deque[_Relayed] = deque()  # not judged yet
         self._outcomes: Outcomes[_Relayed] = Outcomes()
+        self._rejection: _Rejection | None = None  # the last verdict's, if it was one
 
     @classmethod
     def between(
@@ -92,7 +102,12 @@ class Pacing:
             sessions=sessions,
             is_deterministic=is_deterministic,
         )
-        drawing = controller_of(experience, in_turns=in_turns, copies=drafter.kind == "ngram")
+        drawing = controller_of(
+            experience,
+            in_turns=in_turns,
+            copies=drafter.kind == "ngram",
+            outcome_tokens=settings.num_outcome_tokens if drafter.kind == "model" else 0,
+        )
         if drafter.kind != "cascade":
             return cls(drawing, experience.cost, in_turns=in_turns)
         copying = controller_of(experience.copying, on_one_device=in_turns, copies=True)
@@ -116,7 +131,10 @@ class Pacing:
         """
         if block.outcome is not None:
             ahead = _Relayed(block.epoch, block.base, block.token_ids, None, False, ())
-            self._follow(self._outcomes.add(block, ahead))
+            held = self._outcomes.add(block, ahead)
+            if held is not None and self._rejection is _Rejection.UNMET:
+                self._rejection = _Rejection.MET_LATE
+            self._follow(held)
             return
         num_tokens = len(block.token_ids)
         num_drawn = num_tokens - len(block.copied)
@@ -177,6 +195,12 @@ class Pacing:
         """
         timings = verdict.timings
         pass_s = (timings.forward_us + timings.judge_us) / 1e6
+        if self._rejection is not None:
+            self._controller.saw_rejection(
+                finds_drafts=self._rejection is _Rejection.MET,
+                late=self._rejection is _Rejection.MET_LATE,
+            )
+            self._rejection = None
         self._cost.update(timings.rows, pass_s, sessions=timings.sessions)
         self._forget_before(verdict.base)
         first = self._relayed[0] if verdict.num_judged and self._relayed else None
@@ -191,6 +215,7 @@ class Pacing:
         if branches or verdict.accepted_length < verdict.num_judged:
             length = verdict.base + len(verdict.token_ids)
             self._begin_epoch(verdict.epoch, length, verdict.token_ids[-1])
+            self._rejection = _Rejection.MET if self._relayed else _Rejection.UNMET
         elif verdict.next_origin is not None:
             self._compare(end, verdict.token_ids[-1])
         self._outcomes.committed(verdict.base + len(verdict.token_ids))

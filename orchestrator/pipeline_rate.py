@@ -37,6 +37,12 @@ class Conditions:
     offers: float = 1.0
     """Probability that the drafter has anything to propose when it is asked: less than 1 where it
     copies."""
+    outcomes: float = 0.0
+    """Probability that, after a rejection, drafts behind the token that came are there already."""
+    late_outcomes: float = 0.0
+    """And that they are not yet, but on their way."""
+    outcome_tokens: int = 0
+    """How many those are."""
 
     def token_s(self, block: int) -> float:
         """Time of a draft token in blocks of this length."""
@@ -71,6 +77,9 @@ class Conditions:
             sessions=round(rounded(self.sessions, 1.2)) if self.sessions > 8 else self.sessions,
             cost=rounded_curve(self.cost) if is_alone else coarse_curve(self.cost),
             offers=round(steps * self.offers) / steps,
+            outcomes=round(20 * self.outcomes) / 20,
+            late_outcomes=round(20 * self.late_outcomes) / 20,
+            outcome_tokens=self.outcome_tokens,
         )
 
 
@@ -108,6 +117,8 @@ def waiting_rate(conditions: Conditions, block: int, ahead: int) -> float:
         seconds += visits * max(conditions.pass_s(ahead + 1), drafting_s)
         sent += visits
     seconds += conditions.messages_s(sent)
+    share = min(conditions.outcomes + conditions.late_outcomes, 1.0)
+    tokens, seconds = _with_outcomes(conditions, share, tokens, seconds, block=block, then=ahead)
     # the verifier waits as well to hear that there is nothing, and decodes alone
     offers = conditions.offers
     in_vain_s = conditions.round_trip_s + conditions.pass_s(1)
@@ -140,8 +151,38 @@ def riding_rate(conditions: Conditions, block: int, ahead: int) -> float:
         passes = lag + caught * (1.0 + visits)
         rows = (lag + caught * (first + 1 + visits * (then + 1))) / passes
         sent = lag + caught * (1.0 + visits) * max(1.0, then / block)
-        found = tokens / (passes * conditions.pass_s(rows) + conditions.messages_s(sent))
+        seconds = passes * conditions.pass_s(rows) + conditions.messages_s(sent)
+        tokens, seconds = _with_outcomes(
+            conditions, conditions.outcomes, tokens, seconds, block=block, then=then
+        )
+        found = tokens / seconds
     return found
+
+
+def _with_outcomes(
+    conditions: Conditions, share: float, tokens: float, seconds: float, *, block: int, then: int
+) -> tuple[float, float]:
+    """Tokens and time from a rejection to the next, if a share find their next drafts made ahead.
+
+    Those of a run that does not are given. The other one begins at once, with a pass over the
+    `outcome_tokens`, or when they have been drafted: the drafter has begun with them when the pass
+    before had. It goes on as in `waiting_rate`, with `then` drafts in each further pass.
+    """
+    num_drafts = conditions.outcome_tokens
+    if not num_drafts or not share:
+        return tokens, seconds
+    pass_s = conditions.pass_s(num_drafts + 1)
+    drafting_s = num_drafts * conditions.token_s(block)
+    own_tokens = expected_tokens(conditions.acceptance, num_drafts)
+    own_s = max(pass_s, drafting_s)
+    if then:
+        visits = _rides(conditions, num_drafts, then)
+        own_tokens += visits * expected_tokens(conditions.acceptance, then)
+        own_s += visits * max(conditions.pass_s(then + 1), (then + 1) * conditions.token_s(block))
+    return (
+        (1.0 - share) * tokens + share * own_tokens,
+        (1.0 - share) * seconds + share * own_s,
+    )
 
 
 def _rides(conditions: Conditions, first: int, then: int) -> float:

@@ -29,6 +29,7 @@ from orchestrator.window_plan import (
     probe_interval,
     rate,
 )
+from paceline.outcomes import MAX_SESSIONS_AHEAD
 
 GAIN_TO_SWITCH = 1.03
 """A plan is left for one that is better by this factor; less is noise."""
@@ -56,7 +57,7 @@ class WindowController:
     nothing is drafted beside a pass while the session is alone, a window opens a pass after the
     verifier has heard of it, and a pair that nobody knows begins with short blocks. `on_one_device`
     says that they share one though this source of drafts takes no time of it; one that `copies`
-    takes none anywhere.
+    takes none anywhere. Behind other outcomes `outcome_tokens` are drafted ahead.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class WindowController:
         in_turns: bool = False,
         on_one_device: bool = False,
         copies: bool = False,
+        outcome_tokens: int = 0,
     ) -> None:
         self.plan = start
         self._shared = experience
@@ -83,6 +85,9 @@ class WindowController:
         self._offers = AcceptanceEstimate.beginning_with(
             experience.offers, memory_trials=MEMORY_OFFERS
         )
+        self._outcomes = AcceptanceEstimate.beginning_with(experience.outcomes)
+        self._late_outcomes = AcceptanceEstimate.beginning_with(experience.late_outcomes)
+        self._outcome_tokens = 0 if self._on_one_device else outcome_tokens
         self._trust = ConfidenceTrust()
         self._block = DrawnBlock()
         self._round_trip_s: float | None = None
@@ -132,6 +137,14 @@ class WindowController:
         """Time on the wire and in queues to both workers and back."""
         self._round_trip_s = seconds
         self._shared.round_trip_s.update(seconds)
+
+    def saw_rejection(self, *, finds_drafts: bool, late: bool) -> None:
+        """A draft was rejected; whether drafts behind the token that came were there already, or
+        came later."""
+        for estimate in (self._outcomes, self._shared.outcomes):
+            estimate.update(judged=1, accepted=int(finds_drafts))
+        for estimate in (self._late_outcomes, self._shared.late_outcomes):
+            estimate.update(judged=1, accepted=int(late))
 
     def saw_overtaken(self, *, compared: int, agreed: int, copied: Collection[int] = ()) -> None:
         """Drafts came after the verifier had gone on alone; so many agreed with its tokens first.
@@ -259,6 +272,9 @@ class WindowController:
             sessions=sessions,
             cost=self._shared.cost.curve(),
             offers=self._offers.value,
+            outcomes=self._outcomes.value,
+            late_outcomes=self._late_outcomes.value,
+            outcome_tokens=self._outcome_tokens if sessions <= MAX_SESSIONS_AHEAD else 0,
         ).rounded()
 
     def _decide(self, conditions: Conditions, committed: int) -> None:
