@@ -17,13 +17,14 @@ LIMITS: dict[str, tuple[float, float]] = {
     "verify-ms": (0.0, 60_000.0),
     "draft-ms": (0.0, 60_000.0),
     "knee-tokens": (0, 1_000_000),
+    "second-guess": (0.0, 1.0),
 }
 """Smallest and largest value of every option of a grid."""
 
 
 SECOND_GUESS = 0.6
-"""How often the drafter's next likeliest token is right where its likeliest is wrong: 0.634 was
-measured along greedy texts of SmolLM2 with its nf4 copy (docs/decisions)."""
+"""Where nothing else is asked for: 0.634 was measured along greedy texts of SmolLM2 with its nf4
+copy (docs/decisions)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Point:
     knee_tokens: int = 0
     """Of the target; 0 is a device that is never bound by computing."""
     second_guess: float = SECOND_GUESS
+    """How often the drafter's next likeliest token is right where its likeliest is wrong."""
 
     def as_row(self) -> dict[str, Any]:
         """Its columns."""
@@ -47,6 +49,8 @@ class Point:
     def label(self) -> str:
         """What people read."""
         knee = f", knee {self.knee_tokens}" if self.knee_tokens else ""
+        if self.second_guess != SECOND_GUESS:
+            knee += f", second guess {self.second_guess:g}"
         return (
             f"α {self.acceptance:g}, RTT {self.round_trip_ms:g} ms, {self.concurrency} sessions,"
             f" {self.verify_ms:g}/{self.draft_ms:g} ms{knee}"
@@ -63,10 +67,12 @@ class Grid:
     verifies_ms: Sequence[float] = (30.0,)
     drafts_ms: Sequence[float] = (3.0,)
     knees_tokens: Sequence[int] = (0,)
+    second_guesses: Sequence[float] = (SECOND_GUESS,)
 
     def points(self) -> list[Point]:
         """In order, the acceptance rate changing last but fastest."""
         product = itertools.product(
+            self.second_guesses,
             self.verifies_ms,
             self.drafts_ms,
             self.knees_tokens,
@@ -75,8 +81,10 @@ class Grid:
             self.acceptances,
         )
         return [
-            Point(acceptance, round_trip_ms, concurrency, verify_ms, draft_ms, knee_tokens)
-            for verify_ms, draft_ms, knee_tokens, concurrency, round_trip_ms, acceptance in product
+            Point(acceptance, rtt_ms, concurrency, verify_ms, draft_ms, knee_tokens, second_guess)
+            for second_guess, verify_ms, draft_ms, knee_tokens, concurrency, rtt_ms, acceptance in (
+                product
+            )
         ]
 
 

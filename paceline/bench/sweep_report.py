@@ -29,6 +29,7 @@ _POINT = [
     ("target ms", "verify_ms", "g"),
     ("draft ms", "draft_ms", "g"),
     ("knee", "knee_tokens", "d"),
+    ("second guess", "second_guess", "g"),
 ]
 _SPEED = [
     *_POINT,

@@ -126,6 +126,7 @@ def grid_of(module: Any, given: dict[str, list[float]]) -> Any:
         tuple(given.get("verify-ms", (30.0,))),
         tuple(given.get("draft-ms", (3.0,))),
         tuple(given.get("knee-tokens", (0,))),
+        tuple(given.get("second-guess", (module.SECOND_GUESS,))),
     )
 
 

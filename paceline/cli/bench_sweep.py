@@ -44,6 +44,10 @@ def sweep(  # noqa: PLR0917
     knee_tokens: Annotated[
         str | None, option("Tokens of a pass beyond which the target computes longer.", GRID)
     ] = None,
+    second_guess: Annotated[
+        str | None,
+        option("How often a second guess is right where the first is wrong, 0 to 1.", GRID),
+    ] = None,
     part: Annotated[
         list[Part] | None, option("Only this; repeatable. Without it, all.", GRID)
     ] = None,
@@ -70,6 +74,7 @@ def sweep(  # noqa: PLR0917
         "verify-ms": verify_ms,
         "draft-ms": draft_ms,
         "knee-tokens": knee_tokens,
+        "second-guess": second_guess,
     }
     with exits():
         check_outputs(json_file, markdown, plots)

@@ -9,10 +9,10 @@ from paceline.errors import ConfigError
 
 
 def test_a_grid_is_every_combination() -> None:
-    grid = Grid((0.5, 0.9), (0.0, 20.0), (1, 8), (30.0,), (3.0, 6.0), (0, 64))
+    grid = Grid((0.5, 0.9), (0.0, 20.0), (1, 8), (30.0,), (3.0, 6.0), (0, 64), (0.6, 0.0))
     points = grid.points()
-    assert len(points) == len(set(points)) == 2 * 2 * 2 * 2 * 2
-    assert Point(0.9, 20.0, 8, 30.0, 6.0, 64) in points
+    assert len(points) == len(set(points)) == len({p.label for p in points}) == 2**6
+    assert Point(0.9, 20.0, 8, 30.0, 6.0, 64, 0.0) in points
     assert points[:2] == [Point(0.5), Point(0.9)]
 
 

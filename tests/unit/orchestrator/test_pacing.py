@@ -24,6 +24,10 @@ class Recorder:
         self.blocks: list[tuple[int, float]] = []
         self.copied: list[list[int]] = []
         self.offers: list[tuple[int, int]] = []
+        self.rejections: list[tuple[bool, bool]] = []
+
+    def saw_rejection(self, *, finds_drafts: bool, late: bool) -> None:
+        self.rejections.append((finds_drafts, late))
 
     def saw_block(self, *, num_tokens: int, draft_s: float, is_unsure: bool) -> None:
         self.blocks.append((num_tokens, draft_s))
@@ -118,6 +122,46 @@ def test_judged_drafts_are_not_compared_as_well() -> None:
     paced.judged(verdict(13, 9, judged=1, accepted=0), 1, 0.2)
     paced.judged(verdict(14, 8), 1, 0.3)
     assert seen.overtaken == [(1, 1)]
+
+
+def ahead(base: int, outcome: int, *token_ids: int) -> DraftBlock:
+    """Drafted for the case that `outcome` comes before `base`."""
+    return replace(block(base, *token_ids, epoch=1), outcome=outcome)
+
+
+def rejection(base: int, token_id: int) -> Verdict:
+    return replace(verdict(base, token_id, judged=2, accepted=0), epoch=1)
+
+
+def test_a_rejection_finds_what_was_drafted_ahead_or_meets_it_later() -> None:
+    """It is told with the verdict after it, when it is known whether anything came."""
+    paced, seen = pacing()
+    paced.drafted(block(10, 5, 6), [], 0.0)
+    paced.drafted(ahead(11, 9, 1, 2), [], 0.01)
+    paced.judged(rejection(10, 9), 1, 0.1)
+    assert seen.rejections == []
+    paced.judged(verdict(11, 1, 8, judged=2, accepted=1), 1, 0.2)
+    assert seen.rejections == [(True, False)]
+    paced.drafted(block(13, 5, 6, epoch=1), [], 0.2)
+    paced.judged(replace(rejection(13, 9), epoch=2), 1, 0.3)
+    assert seen.rejections == [(True, False), (False, False)], "the one before: nothing came"
+    paced.drafted(replace(ahead(14, 9, 1, 2), epoch=2), [], 0.31)
+    paced.judged(verdict(14, 1, 2, 8, judged=2, accepted=2), 1, 0.4)
+    assert seen.rejections[2:] == [(False, True)]
+
+
+def test_what_was_drafted_ahead_says_nothing_of_the_round_trip() -> None:
+    """It was at the verifier long before it could be judged."""
+    paced, seen = pacing()
+    paced.drafted(block(8, 3, 4, state=DrafterState.PAUSED), [], 0.9)
+    paced.advanced(10, 1.0)
+    paced.drafted(block(10, 5, 6), [], 1.020)
+    paced.drafted(ahead(11, 9, 1, 2), [], 1.025)
+    paced.judged(rejection(10, 9), 1, 1.060)
+    before = list(seen.round_trips)
+    paced.judged(verdict(11, 1, 2, judged=2, accepted=2), 1, 1.090)
+    assert len(seen.round_trips) == len(before) + 1
+    assert seen.round_trips[-1] == before[-1]
 
 
 def test_the_round_trip_is_what_was_seen_both_ways() -> None:

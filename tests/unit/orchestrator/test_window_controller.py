@@ -54,6 +54,10 @@ from orchestrator.window_plan import (
     probe_interval,
     rate,
 )
+from paceline.outcomes import MAX_SESSIONS_AHEAD
+from paceline.runtime.pass_cost import PassCost as DeviceCost
+from paceline.simulation.scenario import Scenario
+from paceline.simulation.simulator import simulate
 
 PROBE = WindowPlan(PROBE_LENGTH, PROBE_LENGTH, 0.0, max_judged=PROBE_LENGTH)
 START = WindowPlan(4, 40, None)
@@ -734,3 +738,54 @@ def test_on_one_device_a_new_session_copies_for_a_clear_gain_only() -> None:
     assert apart.plan.window
     shared = WindowController(experience, max_window=40, start=START, on_one_device=True)
     assert shared.plan is NO_SPECULATION
+
+
+@pytest.mark.parametrize("round_trip_s", [0.0, 0.020])
+@pytest.mark.parametrize("acceptance", [0.6, 0.8, 0.9])
+def test_rates_with_outcomes_ahead_are_near_the_simulated_ones(
+    acceptance: float, round_trip_s: float
+) -> None:
+    """Within 12 %: how many come in time is what the session measures."""
+    scenario = Scenario(
+        DeviceCost(0.030),
+        DeviceCost(0.003),
+        num_speculative_tokens=4,
+        window=16,
+        max_tokens=3000,
+        verifier_delay_s=round_trip_s / 2,
+        num_outcome_tokens=8,
+    )
+    coins = random.Random(1)
+    guesses = [coins.random() < 0.6 for _ in range(3100)]
+    result = simulate(
+        scenario, acceptance=acceptance, second_guess=lambda _, position: guesses[position]
+    )
+    # those that come late are waited for
+    found = conditions(acceptance, round_trip_s=round_trip_s, outcomes=0.6, outcome_tokens=8)
+    assert waiting_rate(found, 4, 6) == pytest.approx(result.tokens_per_second, rel=0.12)
+    without = waiting_rate(replace(found, outcomes=0.0), 4, 6)
+    assert waiting_rate(found, 4, 6) > 1.1 * without
+
+
+def test_outcomes_that_come_late_are_of_use_to_who_waits() -> None:
+    found = conditions(0.8, outcomes=0.2, outcome_tokens=8)
+    late = replace(found, late_outcomes=0.3)
+    assert waiting_rate(late, 2, 6) > waiting_rate(found, 2, 6)
+    assert riding_rate(late, 2, 6) == riding_rate(found, 2, 6)
+
+
+def test_a_session_learns_how_many_rejections_find_drafts() -> None:
+    shared = learnt()
+    controller = WindowController(
+        shared, max_window=24, start=WindowPlan(4, 12, None), outcome_tokens=8
+    )
+    controller.saw_block(num_tokens=4, draft_s=0.012)
+    for turn in range(200):
+        controller.saw_rejection(finds_drafts=turn % 4 == 0, late=turn % 4 == 1)
+    known = controller._conditions(1)
+    assert known.outcomes == pytest.approx(0.25, abs=0.1)
+    assert known.late_outcomes == pytest.approx(0.25, abs=0.1)
+    assert known.outcome_tokens == 8
+    assert controller._conditions(MAX_SESSIONS_AHEAD + 1).outcome_tokens == 0
+    later = WindowController(shared, max_window=24, start=WindowPlan(4, 12, None), outcome_tokens=8)
+    assert later._conditions(1).outcomes == pytest.approx(0.25, abs=0.1)

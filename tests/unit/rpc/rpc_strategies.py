@@ -105,6 +105,7 @@ def draft_blocks(draw: st.DrawFn) -> DraftBlock:
         draft_us=draw(micros),
         parents=draw(tuples(any_ids)),
         copied=tuple(i for i in range(len(token_ids)) if draw(st.booleans())),
+        outcome=draw(st.none() | any_ids),
     )
 
 
@@ -123,6 +124,7 @@ open_sessions = st.builds(
     eos_token_ids=tuples(valid_ids),
     vocab_size=counts,
     cache_salt=texts,
+    num_outcome_tokens=counts,
     trace_context=st.dictionaries(texts, texts, max_size=2),
 )
 advances = st.builds(

@@ -216,3 +216,45 @@ def test_a_row_costs_little_and_no_more_late_in_a_long_sequence() -> None:
     early, late = best_of(100), best_of(15_000)
     assert late < 3 * early
     assert early < 0.001  # measured 0.06 ms
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.6, 0.8, 0.9, MAX_ACCEPTANCE])
+@pytest.mark.parametrize("second_guess", [0.0, 0.6, 1.0])
+def test_second_guesses_are_right_as_often_as_asked(rate: float, second_guess: float) -> None:
+    """Where the likeliest id is wrong; what the two laws share is the same for any."""
+    draft = SyntheticLaw(
+        seed=1,
+        num_plain_ids=PLAIN,
+        vocab_size=VOCAB,
+        acceptance=AcceptanceSchedule(rate),
+        second_guess=second_guess,
+    )
+    states = histories(6000)
+    target, found = probs(law(), states), probs(draft, states)
+    assert (torch.minimum(target, found).sum(1) - rate).abs().max() < 1e-7
+    first, second = found.topk(2).indices.T
+    wanted = target.argmax(1)
+    wrong = first != wanted
+    assert wrong.tolist() == [not draft.agrees(*state) for state in states]
+    near = second == wanted
+    assert near[wrong].tolist() == [
+        draft.is_near(*state) for state in states if not draft.agrees(*state)
+    ]
+    if wrong.sum() > 300:
+        assert near[wrong].double().mean() == pytest.approx(second_guess, abs=0.06)
+
+
+def test_of_drafts_that_are_hardly_ever_right_no_second_guess_is() -> None:
+    draft = SyntheticLaw(
+        seed=1,
+        num_plain_ids=PLAIN,
+        vocab_size=VOCAB,
+        acceptance=AcceptanceSchedule(0.05),
+        second_guess=1.0,
+    )
+    states = histories(500)
+    assert not any(draft.is_near(*state) for state in states)
+    wanted = probs(law(), states).argmax(1)
+    found = probs(draft, states).topk(2).indices
+    agreeing = torch.tensor([draft.agrees(*state) for state in states])
+    assert not (found[~agreeing] == wanted[~agreeing].unsqueeze(1)).any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.errors import InvalidArgumentError
+from paceline.sampling.columns import Columns
 from paceline.sampling.draw import DraftRow, Draw, draw_drafts, stack_draws
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.sampling.probabilities import RowContext, target_probs
@@ -174,3 +176,48 @@ def test_reported_numbers_are_float32_for_any_model(dtype: torch.dtype) -> None:
         assert draw.probs is not None
         assert draw.probs.probs.dtype == torch.float32
         assert float(draw.probs.probs.double().sum()) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0},
+        {"temperature": 0, "repetition_penalty": 1.5},
+        {"acceptance": Acceptance.COUPLED, "seed": 5},
+        {"seed": 5},
+        {"seed": 5, "top_k": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("draft_top_k", [0, 1, 8])
+def test_the_second_guess_is_the_likeliest_other_id(
+    params: dict[str, Any], draft_top_k: int
+) -> None:
+    """The draw is the same with and without, and a row that bans it says the second."""
+    logits = _logits(6)
+    plain = [_row(draft_top_k, length=3 + i, **params) for i in range(6)]
+    asked = [replace(row, wants_second=True) for row in plain]
+    draws = _draw(logits, *asked)
+    for draw, unasked in zip(draws, _draw(logits, *plain), strict=True):
+        assert (draw.token_id, unasked.second) == (unasked.token_id, None)
+    for row, line, draw in zip(asked, logits, draws, strict=True):
+        law = target_probs(line[None], [row.context])[0]
+        if row.context.params.is_deterministic or draft_top_k == 1:
+            without = line[None].clone()
+            without[0, draw.token_id] = float("-inf")
+            (other,) = _draw(without, row)
+            assert draw.second == other.token_id
+        else:
+            law[draw.token_id] = 0.0
+            assert draw.second == int(law.argmax())
+
+
+def test_second_guesses_are_named_in_the_vocabularys_ids() -> None:
+    """Of a drafter that has few columns."""
+    columns = Columns(torch.arange(2, VOCAB, 3), VOCAB)
+    narrow = _logits(3)[:, : len(columns)]
+    wide = columns.widen(narrow, fill=float("-inf"))
+    for params in ({"temperature": 0}, {"acceptance": Acceptance.COUPLED}, {"seed": 2}):
+        rows = [replace(_row(4, **params), wants_second=True)] * 3
+        few, whole = draw_drafts(narrow, rows, columns), draw_drafts(wide, rows)
+        assert [draw.second for draw in few] == [draw.second for draw in whole]  # type: ignore[union-attr]

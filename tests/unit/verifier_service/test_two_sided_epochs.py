@@ -35,6 +35,7 @@ class BothSides:
             "num_speculative_tokens": data.draw(st.integers(1, 4)),
             "reproducible": kind == "reproducible",
             "epoch": data.draw(st.integers(0, 2)),
+            "num_outcome_tokens": data.draw(st.integers(0, 4)),
         }
         self.bench = SessionBench(prefilled=False, **options)
         self.verifier = self.bench.session
@@ -47,6 +48,8 @@ class BothSides:
         self.blocks_to_verifier: deque[DraftBlock] = deque()
         self.verdicts_to_relay: deque[Verdict] = deque()
         self.advances: deque[Advance] = deque()
+        self.untold: tuple[int, ...] = ()
+        self.num_branches = 0
         self.is_over = False
 
     # --- what may happen ----------------------------------------------------------------------
@@ -57,13 +60,30 @@ class BothSides:
             found_nothing = True
         else:
             drawn = self.data.draw(st.lists(TOKENS, max_size=request.limit))
-            self.drafter.add([Draw(token_id, None) for token_id in drawn], 0.0)
+            self.drafter.add([Draw(token_id, None, 1 - token_id) for token_id in drawn], 0.0)
             found_nothing = not drawn
         if self.drafter.is_active:
             block = self.drafter.take_block(found_nothing=found_nothing, kv_length=0)
             if block is not None:
                 self.blocks_to_relay.append(block)
+                self.branch_at(block.base, block.base + len(block.token_ids))
         self.drafter.check_integrity()
+
+    def branch_at(self, start: int, end: int) -> None:
+        """Some positions of sent drafts get an outcome: for the others there is no room."""
+        for position in range(start, end):
+            self.num_branches += 1
+            outcome = self.drafter.outcome_of(position, (1, -self.num_branches))
+            if outcome is not None and self.data.draw(st.booleans()):
+                self.drafter.outcomes.add(outcome)
+
+    def draft_ahead(self) -> None:
+        outcome = self.data.draw(st.sampled_from(self.drafter.outcomes.unfinished))
+        limit = outcome.request(self.drafter.opening, self.drafter.tokens).limit
+        drawn = self.data.draw(st.lists(TOKENS, max_size=limit))
+        outcome.add([Draw(token_id, None, 1 - token_id) for token_id in drawn])
+        if outcome.is_full:
+            self.blocks_to_relay.append(self.drafter.block_of(outcome, kv_length=0))
 
     def relay_block(self) -> None:
         block = self.blocks_to_relay.popleft()
@@ -85,7 +105,13 @@ class BothSides:
     def relay_verdict(self) -> None:
         verdict = self.verdicts_to_relay.popleft()
         self.relay.commit(verdict)
-        advance = Advance(1, verdict.epoch, verdict.base, verdict.token_ids)
+        untold, self.untold = self.untold, ()
+        advance = Advance(
+            1, verdict.epoch, verdict.base - len(untold), (*untold, *verdict.token_ids)
+        )
+        if self.is_adaptive and self.verdicts_to_relay and self.data.draw(st.booleans()):
+            self.untold = advance.token_ids  # told together with what comes next
+            return
         if self.is_adaptive and self.data.draw(st.booleans()):
             window = self.data.draw(st.integers(0, self.verifier.opening.window))
             block_length = self.data.draw(st.integers(1, 5))
@@ -93,7 +119,10 @@ class BothSides:
         self.advances.append(advance)
 
     def advance(self) -> None:
-        self.drafter.advance(self.advances.popleft())
+        for step in self.drafter.steps_of(self.advances.popleft()):
+            outcome = self.drafter.advance(step).outcome
+            if outcome is not None and outcome.is_full:
+                self.branch_at(outcome.base, outcome.base + len(outcome.draws))
         self.drafter.check_integrity()
 
     def hops(self) -> list[Any]:
@@ -124,7 +153,7 @@ class BothSides:
         assert drafter.tokens[drafter.committed : drafter._sent] == verifier.tail.token_ids
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=800, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_both_sides_reach_the_same_epoch_and_the_same_drafts(data: st.DataObject) -> None:
     """E08: in whatever order blocks and verdicts are made, delayed and delivered."""
@@ -134,6 +163,8 @@ def test_both_sides_reach_the_same_epoch_and_the_same_drafts(data: st.DataObject
             possible = [both.draft, *both.hops()]
             if not both.is_over:
                 possible.append(both.judge)
+            if both.drafter.outcomes.unfinished:
+                possible.append(both.draft_ahead)
             data.draw(st.sampled_from(possible))()
         both.settle()
         both.check_agreement()
