@@ -28,6 +28,9 @@ from paceline.waiting import within
 
 _LOGGER = logging.getLogger(__name__)
 
+_FAREWELL_S = 0.5
+"""In which clients acknowledge that the connection ends, and have read what was on its way: one that
+is cut off loses it. Health watchers take all of it."""
 OVERALL = ""
 """The health service's name for the server as a whole."""
 
@@ -121,13 +124,15 @@ class ServerShell:
         await self._health.enter_graceful_shutdown()
         self.draining.set()
         self._in_flight.refuse_new()
+        farewell_s = None
         with contextlib.suppress(asyncio.TimeoutError):
             await within(self._wait_quiet(), grace_s)
+            farewell_s = _FAREWELL_S
         # Two stops of one grpc server at a time end in a segmentation fault.
         async with self._stop_lock:
             server, self._server = self._server, None
             if server is not None:
-                await server.stop(None)
+                await server.stop(farewell_s)
 
     async def _wait_quiet(self) -> None:
         """Until no call is in flight and every health watcher has heard of the stop."""
