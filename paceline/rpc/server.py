@@ -29,8 +29,8 @@ from paceline.waiting import within
 _LOGGER = logging.getLogger(__name__)
 
 _FAREWELL_S = 0.5
-"""In which clients acknowledge that the connection ends, and have read what was on its way: one that
-is cut off loses it. Health watchers take all of it."""
+"""In which clients acknowledge that the connection ends, and have read what was on its way: who is
+cut off loses it. Health watchers take all of it."""
 OVERALL = ""
 """The health service's name for the server as a whole."""
 
