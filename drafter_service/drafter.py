@@ -40,6 +40,9 @@ class ProposeRequest:
     min_copy_confidence: float = 0.0
     wants_second: bool = False
     """Whether each draw shall tell its `second`."""
+    final_ids: Sequence[int] | None = None
+    """The final tokens as a sequence of their own, the same for all requests of a session: what a
+    draw reads of them is read once."""
 
     @property
     def has_limits(self) -> bool:
@@ -54,9 +57,13 @@ class ProposeRequest:
     def context(self, draft_tokens: tuple[int, ...] = (), mask: Tensor | None = None) -> RowContext:
         """Where a token is drawn: behind further drafts, among the ids of a mask."""
         opening = self.opening
+        token_ids = self.token_ids
+        if self.final_ids is not None:
+            behind = self.token_ids[len(self.final_ids) :]
+            token_ids, draft_tokens = self.final_ids, (*behind, *draft_tokens)
         return RowContext(
             params=opening.sampling,
-            token_ids=self.token_ids,
+            token_ids=token_ids,
             prompt_length=opening.prompt_length,
             eos_token_ids=opening.eos_token_ids,
             draft_tokens=draft_tokens,
@@ -134,12 +141,18 @@ class DrawsRuns(Protocol):
 class Forks(Protocol):
     """A drafter that can continue a sequence in several ways at once."""
 
-    def fork(self, key: SessionKey, branch: SessionKey, length: int, num_tokens: int) -> bool:
-        """Take in a `branch` of a session: its first `length` tokens, and `num_tokens` at most.
+    wants_room: bool
+    """Whether sessions wait for room that branches take."""
 
-        What was computed of them serves both. False where there is no room for it, or the session
-        is not one that can be drafted for so. Nothing of the session is rolled back to before
-        `length` while the branch lives.
+    def fork(
+        self, key: SessionKey, branches: Sequence[tuple[SessionKey, int]], num_tokens: int
+    ) -> int:
+        """Take in branches of a session: each a key, the first so many tokens of the session, and
+        `num_tokens` at most behind them.
+
+        What was computed of them serves all. Returns how many of the first were taken in: fewer
+        where there is no room, none of a session that cannot be drafted for so. Nothing of the
+        session is rolled back to before a branch while that lives.
         """
         ...
 

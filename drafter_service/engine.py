@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from drafter_service.drafter import Drafter, Forks, Proposal, ProposeRequest, TakesFeatures
-from drafter_service.outcomes import Outcome
+from drafter_service.branching import Branching
+from drafter_service.drafter import Drafter, Proposal, ProposeRequest, TakesFeatures
 from drafter_service.session import DraftSession
 from drafter_service.traces import DrafterTraces
 from paceline.errors import InvalidArgumentError, PacelineError, UnavailableError, describe_error
 from paceline.features import Features
 from paceline.logs import session_fields
-from paceline.outcomes import MAX_SESSIONS_AHEAD
 from paceline.runtime.engine_thread import FailureCount, LinkId, SessionKey
 from paceline.telemetry.metrics import DrafterMetrics
 from paceline.telemetry.tracing import Tracing
@@ -44,10 +42,7 @@ class DrafterEngine:
         self.metrics = DrafterMetrics()
         self.counters = self.metrics.counters
         self._drafter = drafter
-        self._forks = drafter if isinstance(drafter, Forks) else None
-        self._branches: dict[SessionKey, tuple[DraftSession, Outcome]] = {}
-        """The outcomes that are drafted ahead, by their own keys."""
-        self._num_branches = 0
+        self._branching = Branching(drafter)
         self._sessions: dict[SessionKey, DraftSession] = {}
         self._failures = FailureCount()
         self._traces = DrafterTraces(tracing or Tracing("paceline-drafter"))
@@ -67,9 +62,7 @@ class DrafterEngine:
             elif isinstance(event, CloseSession):
                 self._free(key)
             elif key in self._sessions:  # else a late event of a session that has ended
-                session = self._sessions[key]
-                for step in session.steps_of(event):
-                    self._advance(session, step)
+                self._advance(self._sessions[key], event)
         except PacelineError as error:
             return [self._fail(key, error)]
         except Exception as error:
@@ -82,16 +75,25 @@ class DrafterEngine:
             raise InvalidArgumentError("session_id", f"{opening.session_id} is already open")
         if not opening.token_ids or min(opening.window, opening.num_speculative_tokens) < 1:
             raise InvalidArgumentError("token_ids", "the prompt is empty or the window is below 1")
+        if opening.num_outcome_tokens < 0:
+            raise InvalidArgumentError("num_outcome_tokens", "it is below 0")
         session = DraftSession(key, opening, context_length=self._drafter.context_length)
         self._drafter.reserve(key, opening)
         self._sessions[key] = session
         self._traces.open(key, opening, now)
+        self._branching.make_room()
 
     def _advance(self, session: DraftSession, event: Advance) -> None:
-        length, num_unsent = len(session.tokens), session.num_unsent
-        branches = session.branches
-        valid, outcome, gone = session.advance(event)
-        self._prune(gone)
+        rest: Advance | None = event
+        while rest is not None:
+            step, rest = session.step_of(rest)
+            self._take_step(session, step)
+
+    def _take_step(self, session: DraftSession, event: Advance) -> None:
+        """Take an advance in which at most one outcome comes true, with its last token."""
+        length, branches = len(session.tokens), session.branches
+        valid, outcome, gone, num_lost = session.advance(event)
+        self._branching.prune(gone)
         num_nodes_valid = 0
         if branches is not None:
             num_nodes_valid = num_nodes = len(branches.draws)
@@ -101,14 +103,16 @@ class DrafterEngine:
                 self.metrics.rolled_back(num_nodes - num_nodes_valid)
         trace = self._traces.get(session.key)
         if trace is not None:
-            lost = num_unsent - session.num_unsent
-            trace.advanced(valid + num_nodes_valid, session.committed, num_unsent_lost=lost)
+            trace.advanced(valid + num_nodes_valid, session.committed, num_unsent_lost=num_lost)
         if valid < length:
             self.metrics.rolled_back(length - valid)
-        if outcome is not None:
-            self._graft(session, outcome)
-        elif valid < length:
+        has_grafted = outcome is not None and self._branching.graft(session, outcome)
+        if valid < length and not has_grafted:
             self._drafter.rollback(session.key, valid)
+        if outcome is not None:
+            self.metrics.came_true()
+            if trace is not None and outcome.is_full:
+                trace.sent(self._branching.block(session, outcome))
         if event.features is not None:
             self._take_features(session, event.features)
 
@@ -141,7 +145,7 @@ class DrafterEngine:
         self._traces.close(key, error)
         session = self._sessions.pop(key, None)
         if session is not None:
-            self._prune(session.outcomes.clear())
+            self._branching.forget(session)
         # what failed, or lost its link, may have left nothing worth keeping
         committed = session.tokens[: session.committed] if session and error is None else ()
         self._drafter.release(key, committed)
@@ -151,13 +155,14 @@ class DrafterEngine:
     def next_step_at(self, now: float) -> float | None:
         """Now, if a session wants to draft."""
         is_active = any(session.is_active for session in self._sessions.values())
-        return now if is_active or self._unfinished() else None
+        return now if is_active or self._branching.has_work else None
 
     def step(self, now: float) -> Replies:
         """One proposal for every session with room in its window; blocks that became full."""
         asked: list[ProposeRequest] = []
         replies: Replies = []
-        ahead = self._drafts_ahead
+        num_sessions = len(self._sessions)
+        ahead = self._branching.is_on(num_sessions)
         for session in self._sessions.values():
             request = session.request(ahead=ahead)
             if request is not None:
@@ -165,7 +170,8 @@ class DrafterEngine:
             elif session.is_active:
                 replies += self._take_block(session, found_nothing=False)
         if asked or not replies:  # a block that is ready goes out first
-            asked += self._unfinished()
+            self._branching.begin(num_sessions=num_sessions)
+            asked += self._branching.requests()
         if asked:
             replies += self._run(asked)
         return [*self._traces.take_farewells(), *replies]
@@ -180,9 +186,9 @@ class DrafterEngine:
         except Exception as error:
             if len(asked) > 1:
                 return [reply for request in asked for reply in self._run([request])]
-            if asked[0].key in self._branches:
+            if asked[0].key not in self._sessions:
                 logger.debug("an outcome is not drafted ahead: %s", error)
-                self._give_up(*self._branches[asked[0].key])
+                self._branching.give_up(asked[0].key)
                 return []
             logger.exception("drafting failed", extra=self._about(asked[0].key))
             if not isinstance(error, PacelineError):
@@ -208,11 +214,13 @@ class DrafterEngine:
         return session is not None and proposal.num_read > 1 + session.num_drawn_tokens
 
     def _take(self, key: SessionKey, proposal: Proposal, seconds: float | None) -> Replies:
-        if key in self._branches:
-            return self._take_branch(*self._branches[key], proposal)
         session = self._sessions.get(key)
-        if session is None:  # a branch whose session has failed in this very step
-            return []
+        if session is None:  # a branch
+            block = self._branching.take(key, proposal)
+            if block is None:
+                return []
+            self.metrics.sent(len(block.token_ids))
+            return [(key[0], block)]
         if self._traces:
             self._traces.proposed(
                 session.key,
@@ -255,70 +263,8 @@ class DrafterEngine:
         trace = self._traces.get(session.key)
         if trace is not None:
             trace.sent(block)
-        if block.token_ids and self._drafts_ahead:
-            self._branch_at(session, range(block.base, block.base + len(block.token_ids)))
+        self._branching.sent(session, block.base, len(block.token_ids))
         return [(session.key[0], block)]
-
-    # --- other outcomes ---------------------------------------------------------------------
-
-    @property
-    def _drafts_ahead(self) -> bool:
-        """Whether there is time to draft other outcomes ahead."""
-        return self._forks is not None and len(self._sessions) <= MAX_SESSIONS_AHEAD
-
-    def _branch_at(self, session: DraftSession, positions: Iterable[int]) -> None:
-        """Draft from now on for the case that a draft at these positions is rejected."""
-        for position in positions:
-            self._num_branches += 1
-            key = (session.key[0], -self._num_branches)
-            outcome = session.outcome_of(position, key)
-            if outcome is None or self._forks is None:
-                continue
-            if self._forks.fork(session.key, key, position, session.num_outcome_tokens + 1):
-                session.outcomes.add(outcome)
-                self._branches[key] = session, outcome
-
-    def _unfinished(self) -> list[ProposeRequest]:
-        """What is still to be drawn for outcomes."""
-        return [
-            outcome.request(session.opening, session.tokens)
-            for session, outcome in self._branches.values()
-            if not outcome.is_full and session.num_outcome_tokens
-        ]
-
-    def _take_branch(self, session: DraftSession, outcome: Outcome, proposal: Proposal) -> Replies:
-        """Draws behind an outcome; the block that they fill."""
-        outcome.add(proposal.draws)
-        if outcome.is_full:
-            block = session.block_of(outcome, kv_length=self._drafter.kv_length(outcome.key))
-            self.metrics.sent(len(block.token_ids))
-            return [(session.key[0], block)]
-        if proposal.error is not None or not (proposal.draws or proposal.is_pending):
-            self._give_up(session, outcome)
-        return []
-
-    def _graft(self, session: DraftSession, outcome: Outcome) -> None:
-        """An outcome has come true, and is the session's own line from now on."""
-        assert self._forks is not None
-        self._forks.graft(session.key, outcome.key)
-        del self._branches[outcome.key]
-        self.metrics.came_true()
-        if not outcome.is_full:
-            return
-        trace = self._traces.get(session.key)
-        if trace is not None:
-            trace.sent(session.block_of(outcome, kv_length=self._drafter.kv_length(session.key)))
-        self._branch_at(session, range(outcome.base, outcome.base + len(outcome.draws)))
-
-    def _give_up(self, session: DraftSession, outcome: Outcome) -> None:
-        session.outcomes.drop(outcome)
-        self._prune([outcome])
-
-    def _prune(self, outcomes: Iterable[Outcome]) -> None:
-        for outcome in outcomes:
-            del self._branches[outcome.key]
-            if self._forks is not None:
-                self._forks.prune(outcome.key)
 
     def _about(self, key: SessionKey) -> dict[str, Any]:
         session = self._sessions.get(key)

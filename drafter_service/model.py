@@ -15,7 +15,7 @@ from drafter_service.drafter import Proposal, ProposeRequest
 from drafter_service.drawing import Drawing
 from drafter_service.tree_drafting import Step, TreeDrafting
 from paceline.config import RuntimeConfig, TreeConfig
-from paceline.errors import InvalidArgumentError, ResourceExhaustedError
+from paceline.errors import InvalidArgumentError
 from paceline.runtime.admission import AdmissionQueue
 from paceline.runtime.emulated import device_counters
 from paceline.runtime.engine_thread import SessionKey
@@ -253,25 +253,31 @@ class ModelDrafter:
 
     # --- other outcomes ---------------------------------------------------------------------
 
-    def fork(self, key: SessionKey, branch: SessionKey, length: int, num_tokens: int) -> bool:
-        """A branch that shares the session's pages; see `Forks`.
+    @property
+    def wants_room(self) -> bool:
+        """Whether sessions wait for pages."""
+        return len(self._waiting) > 0
 
-        Not where drafts branch already, a grammar has to see them, or blocks end where the model is
-        unsure. Sessions that wait for room go before.
+    def fork(
+        self, key: SessionKey, branches: Sequence[tuple[SessionKey, int]], num_tokens: int
+    ) -> int:
+        """Branches that share the session's pages; see `Forks`.
+
+        None where drafts branch already, a grammar has to see them, or blocks end where the model
+        is unsure. Sessions that wait for room go before.
         """
         table = self._tables.get(key)
         is_plain = not self._trees.is_on and not self._drawing.ends_blocks
-        if table is None or not is_plain or key in self._matchers or len(self._waiting):
-            return False
-        assert length <= table.length
-        try:
-            self._tables[branch] = self._runner.fork(table, length, num_tokens)
-        except ResourceExhaustedError:
-            return False
-        return True
+        if table is None or not is_plain or key in self._matchers or self.wants_room:
+            return 0
+        forked = self._runner.fork(table, [length for _, length in branches], num_tokens)
+        for (branch, _), own in zip(branches, forked, strict=False):
+            self._tables[branch] = own
+        return len(forked)
 
     def graft(self, key: SessionKey, branch: SessionKey) -> None:
         self._tables[key].graft(self._tables.pop(branch))
+        self._admit()
 
     def prune(self, branch: SessionKey) -> None:
         table = self._tables.pop(branch, None)

@@ -12,8 +12,8 @@ from typing import overload
 
 from drafter_service.drafter import ProposeRequest
 from paceline.runtime.engine_thread import SessionKey
-from paceline.sampling.draw import Draw
-from paceline.types import OpenSession
+from paceline.sampling.draw import Draw, stack_draws
+from paceline.types import DraftBlock, DrafterState, OpenSession
 
 
 class Spliced(Sequence[int]):
@@ -73,8 +73,10 @@ class Outcome:
             self.draws.append(draw)
             self._tail.append(draw.token_id)
 
-    def request(self, opening: OpenSession, token_ids: Sequence[int]) -> ProposeRequest:
-        """Asks for the rest of the block; `token_ids` are the session's."""
+    def request(
+        self, opening: OpenSession, token_ids: Sequence[int], final_ids: Sequence[int] | None
+    ) -> ProposeRequest:
+        """Asks for the rest of the block; the ids are the session's, see `ProposeRequest`."""
         return ProposeRequest(
             self.key,
             opening,
@@ -83,6 +85,24 @@ class Outcome:
             limit=self._num_tokens - len(self.draws),
             num_committed=self.base,
             wants_second=True,
+            final_ids=final_ids,
+        )
+
+    def block(self, opening: OpenSession, *, window: int, kv_length: int) -> DraftBlock:
+        """The block that is sent. It says what the drafter will know, and how it will be, once the
+        outcome has come."""
+        fills_window = len(self.draws) >= window
+        return DraftBlock(
+            session_id=opening.session_id,
+            epoch=self.epoch,
+            base=self.base,
+            token_ids=tuple(draw.token_id for draw in self.draws),
+            draft_probs=stack_draws(self.draws),
+            known_committed=self.base,
+            state=DrafterState.PAUSED if fills_window else DrafterState.RUNNING,
+            kv_length=kv_length,
+            draft_us=0,
+            outcome=self.token_id,
         )
 
 
@@ -95,11 +115,6 @@ class Outcomes:
 
     def __iter__(self) -> Iterator[Outcome]:
         return iter(self._by_base.values())
-
-    @property
-    def unfinished(self) -> list[Outcome]:
-        """Those that are yet to be drawn to their end."""
-        return [outcome for outcome in self if not outcome.is_full]
 
     def guess(self, position: int, draws: Iterable[Draw]) -> None:
         """Drafts from `position` on: what may come in place of each."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+from drafter_service.branches import Branches
 from drafter_service.draft_plan import DraftPlan
 from drafter_service.drafter import ProposeRequest
 from drafter_service.outcomes import Outcome, Outcomes
@@ -15,25 +16,6 @@ from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw, stack_draws
 from paceline.tree_shape import TreeShape
 from paceline.types import Advance, DraftBlock, DrafterState, OpenSession
-
-
-@dataclass(frozen=True, slots=True)
-class Branches:
-    """The nodes of a tree after the first `base` tokens of the sequence."""
-
-    base: int
-    draws: Sequence[Draw]
-    shape: TreeShape
-
-    def parents_behind(self, num_tokens: int) -> tuple[int, ...]:
-        """The parents in a block that has so many tokens before the first branch."""
-        before = range(-1, num_tokens - 1)
-        return (*before, *(parent + num_tokens for parent in self.shape.parents))
-
-    def num_true(self, tokens: Sequence[int]) -> int:
-        """How many nodes a sequence follows."""
-        own = [draw.token_id for draw in self.draws]
-        return len(self.shape.walk(own, tokens[self.base :]))
 
 
 class Advanced(NamedTuple):
@@ -45,6 +27,8 @@ class Advanced(NamedTuple):
     """The one that has come true, if any was drafted for what came."""
     gone: list[Outcome]
     """Those that can come no more."""
+    num_unsent_lost: int
+    """How many drafts that were not sent are void."""
 
 
 class DraftSession:
@@ -77,6 +61,7 @@ class DraftSession:
         """Length to be final, or void, before more is drafted: the model was unsure there."""
         self.branches: Branches | None = None
         """The part that branches of the last block, until it is judged or void."""
+        self._final: Sequence[int] | None = None
         self.outcomes = Outcomes()
         """What is drafted in case that sent drafts are rejected."""
         self._has_told_end = False
@@ -88,16 +73,16 @@ class DraftSession:
 
     # --- events -----------------------------------------------------------------------------
 
-    def steps_of(self, event: Advance) -> list[Advance]:
-        """An advance in two where an outcome comes true in its midst: up to there, and the rest."""
+    def step_of(self, event: Advance) -> tuple[Advance, Advance | None]:
+        """An advance up to where an outcome comes true in its midst, and the rest, if there is."""
         num_tokens = self._num_agreed(event) + 1
         if num_tokens >= len(event.token_ids) or self._come_true(event) is None:
-            return [event]
+            return event, None
         until, rest = event.token_ids[:num_tokens], event.token_ids[num_tokens:]
-        return [
+        return (
             replace(event, token_ids=until, features=None),
             replace(event, base=event.base + num_tokens, token_ids=rest),
-        ]
+        )
 
     def advance(self, event: Advance) -> Advanced:
         """Take committed tokens.
@@ -139,6 +124,7 @@ class DraftSession:
         self.epoch = max(self.epoch, event.epoch)
         self.committed = end
         num_unsent = len(self.tokens) - self._sent
+        num_lost = len(self._unsent) - num_unsent
         if num_unsent < len(self._unsent):  # what was drawn in vain took its time with it
             kept = min(num_unsent, self._num_timed)
             self._draft_s *= kept / max(self._num_timed, 1)
@@ -151,7 +137,7 @@ class DraftSession:
         self.is_active = (
             self._plan.window > 0 and self.branches is None and self.committed >= self._rests_until
         )
-        return Advanced(valid, outcome, gone)
+        return Advanced(valid, outcome, gone, num_lost)
 
     def _num_agreed(self, event: Advance) -> int:
         """How many tokens of an advance were drafted so, from its first on."""
@@ -218,45 +204,38 @@ class DraftSession:
             min_confidence=self._plan.min_confidence,
             min_copy_confidence=self._plan.min_copy_confidence,
             wants_second=ahead and self.num_outcome_tokens > 0,
+            final_ids=self.final_ids(),
         )
+
+    def final_ids(self) -> Sequence[int] | None:
+        """Where draws read the whole text, and there are several at a time."""
+        if not self.opening.sampling.reads_text or not self.num_outcome_tokens:
+            return None
+        if self._final is None or len(self._final) != self.committed:
+            self._final = self.tokens[: self.committed]
+        return self._final
 
     @property
     def num_outcome_tokens(self) -> int:
         """Drafts behind each other outcome; 0 where none is drafted ahead.
 
-        What is there in time must not matter to reproducible output, nor may it be features that
-        are: those of a token that may never come do not exist.
+        What is there in time must not matter to reproducible output; features of a token that may
+        never come do not exist; and distributions over all ids are too much to send in vain.
         """
-        if self.opening.reproducible or self.opening.features or self._plan.has_limits:
+        opening = self.opening
+        is_dense = opening.draft_top_k == 0 and not opening.sampling.is_deterministic
+        if opening.reproducible or opening.features or is_dense or self._plan.has_limits:
             return 0
         return min(self.opening.num_outcome_tokens, self._plan.window)
 
-    def outcome_of(self, position: int, key: SessionKey) -> Outcome | None:
-        """What to draft in case that the draft at a position, just sent, is rejected."""
-        token_id = self.outcomes.take_guess(position)
-        base = position + 1
-        num_tokens = min(self.num_outcome_tokens, self._max_length - base)
-        if token_id is None or num_tokens < 1:
-            return None
-        epoch = self.epoch + 1
-        return Outcome(key, base=base, token_id=token_id, epoch=epoch, num_tokens=num_tokens)
+    def room_behind(self, base: int) -> int:
+        """Drafts that another outcome may have behind it; 0 or less for none."""
+        return min(self.num_outcome_tokens, self._max_length - base)
 
-    def block_of(self, outcome: Outcome, *, kv_length: int) -> DraftBlock:
-        """The block that is sent for an outcome. It says what will be known, and how the drafter
-        will be, once that has come."""
-        fills_window = len(outcome.draws) >= self._plan.window
-        return DraftBlock(
-            session_id=self.opening.session_id,
-            epoch=outcome.epoch,
-            base=outcome.base,
-            token_ids=tuple(draw.token_id for draw in outcome.draws),
-            draft_probs=stack_draws(outcome.draws),
-            known_committed=outcome.base,
-            state=DrafterState.PAUSED if fills_window else DrafterState.RUNNING,
-            kv_length=kv_length,
-            draft_us=0,
-            outcome=outcome.token_id,
-        )
+    @property
+    def window(self) -> int:
+        """The speculation window, as it is by now."""
+        return self._plan.window
 
     def _room(self) -> int:
         window_end = self.committed + self._plan.window

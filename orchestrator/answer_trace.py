@@ -34,6 +34,13 @@ class _Block:
     probs: list[float] | None
     token_ids: tuple[int, ...]
     tree: TreeShape | None
+    epoch: int = 0
+
+    def differs_at(self, position: int, token_id: int) -> bool:
+        """Whether a chain has another token at a position."""
+        if self.tree is not None or not self.base <= position < self.end:
+            return False
+        return self.token_ids[position - self.base] != token_id
 
     def place(self, position: int, verdict: Verdict) -> int:
         """Which of its tokens is the one that a verdict accepted at a position."""
@@ -111,7 +118,8 @@ class AnswerTrace:
                 probs = block.draft_probs.own_probs(block.token_ids)
             draft_ns = block.draft_us * 1000
             end = block.base + length
-            noted = _Block(block.base, end, draft_ns, probs, block.token_ids, block.tree)
+            tree, epoch = block.tree, block.epoch
+            noted = _Block(block.base, end, draft_ns, probs, block.token_ids, tree, epoch)
             self._follow(noted if block.outcome is None else self._outcomes.add(block, noted))
             return
         if self._thinning.starts_new():
@@ -175,6 +183,10 @@ class AnswerTrace:
             self._blocks.popleft()
         if is_rejected:
             self._follow(self._outcomes.epoch_begins(verdict.epoch, end, verdict.token_ids[-1]))
+        elif self._blocks and (wrong := self._blocks[0]).differs_at(end - 1, verdict.token_ids[-1]):
+            self._blocks.clear()  # the verifier will see that it went on with another token
+            begun = wrong.epoch + 1, end, verdict.token_ids[-1]
+            self._follow(self._outcomes.epoch_begins(*begun))
         self._outcomes.committed(end)
         return VerdictNote(verdict, time.time_ns(), draft_ns, tuple(blocks), tuple(probs))
 

@@ -8,6 +8,9 @@ from paceline.types import DraftBlock
 
 T = TypeVar("T")
 
+MAX_AHEAD = 1024
+"""Several windows of the largest size."""
+
 
 class Outcomes(Generic[T]):
     """What somebody notes of such blocks, until it is known whether they hold."""
@@ -23,6 +26,8 @@ class Outcomes(Generic[T]):
         if key == self._begun:
             return note
         self._ahead[key] = note
+        if len(self._ahead) > MAX_AHEAD:  # no correct drafter has so many
+            del self._ahead[next(iter(self._ahead))]
         return None
 
     def epoch_begins(self, epoch: int, base: int, token_id: int) -> T | None:

@@ -68,13 +68,12 @@ class Session:
         return True
 
     def begin_epoch(self) -> int:
-        """An epoch above any in which the verifier can have seen a block.
+        """An epoch above any that a worker can have reached, or drafted ahead for.
 
-        The verifier may be one ahead of the newest block that was relayed to it: it raises its
-        count when that block differs from what it had committed. So may the drafter be, and what it
-        drafts ahead is for one epoch more.
+        Both count epochs by what they see, of blocks too that were not seen here. But each begins
+        with a committed token, and what is drafted ahead is for one epoch more.
         """
-        self.epoch += 3
+        self.epoch += len(self.tokens) - self.prompt_length + 2
         self.counts.epochs += 1
         self.drafter_kv_length = min(self.drafter_kv_length, len(self.tokens))
         return self.epoch

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 MAX_REOPENINGS = 3
 """Attempts to go on after a verifier failed, without a token committed in between."""
 RETRIED_CODES = frozenset({"UNAVAILABLE", "ABORTED", "CANCELLED"})
-BLOCK_FIELDS = frozenset({"base", "token_ids", "draft_probs", "parents"})
+BLOCK_FIELDS = frozenset({"base", "token_ids", "draft_probs", "parents", "outcome"})
 
 
 def is_about_a_block(error: PacelineError) -> bool:

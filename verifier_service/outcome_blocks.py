@@ -38,7 +38,7 @@ class OutcomeBlocks:
         """
         opening = self._opening
         assert block.outcome is not None
-        if not opening.num_outcome_tokens:
+        if opening.num_outcome_tokens < 1:
             raise InvalidArgumentError("outcome", "the session was not opened for outcomes")
         if not 0 <= block.outcome < opening.vocab_size:
             raise InvalidArgumentError(
@@ -46,12 +46,13 @@ class OutcomeBlocks:
             )
         if block.parents:
             raise InvalidArgumentError("parents", "a block for an outcome is a chain")
-        if len(block.token_ids) > opening.window:
+        most = min(opening.num_outcome_tokens, opening.window)
+        if len(block.token_ids) > most:
             raise InvalidArgumentError(
-                "token_ids",
-                f"{len(block.token_ids)} draft tokens for an outcome, the window is"
-                f" {opening.window}",
+                "token_ids", f"{len(block.token_ids)} draft tokens for an outcome, at most {most}"
             )
+        if block.draft_probs is not None and block.draft_probs.ids is None:
+            raise InvalidArgumentError("draft_probs", "they are dense, for an outcome")
         if block.epoch != epoch + 1 or block.base <= num_committed:
             self._discard(block)
             return

@@ -121,7 +121,8 @@ class VerifierSession:
         else:  # the drafter had guessed other tokens than were committed meanwhile
             self.epoch += 1
             wrong = next((i for i, t in enumerate(overlap) if t != block.token_ids[i]), 0)
-            self.outcomes.epoch_begins(self.epoch, self.tokens[: block.base + wrong + 1])
+            begun = self.tokens[: block.base + wrong + 1]
+            self.outcomes.epoch_begins(self.epoch, begun)  # all that are for it come after
             self.discards.add(len(block.token_ids), "mismatch")
             self._drafter.assume_running()
 

@@ -53,8 +53,8 @@ class ReducedRunner:
     def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
         self._runner.keep(table, start, nodes)
 
-    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
-        return self._runner.fork(table, length, num_tokens)
+    def fork(self, table: PageTable, lengths: Sequence[int], num_tokens: int) -> list[PageTable]:
+        return self._runner.fork(table, lengths, num_tokens)
 
     def _in_draft_ids(self, chunk: Chunk) -> Chunk:
         input_ids = self._input_ids

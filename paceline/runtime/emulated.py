@@ -60,9 +60,9 @@ class EmulatedRunner:
         """Keep one path of a tree, which costs no time; see `Runner`."""
         self._runner.keep(table, start, nodes)
 
-    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
-        """A table that continues another, which costs no time; see `Runner`."""
-        return self._runner.fork(table, length, num_tokens)
+    def fork(self, table: PageTable, lengths: Sequence[int], num_tokens: int) -> list[PageTable]:
+        """Tables that continue another, which cost no time; see `Runner`."""
+        return self._runner.fork(table, lengths, num_tokens)
 
 
 def device_counters(runner: Runner) -> dict[str, int]:

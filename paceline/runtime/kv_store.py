@@ -74,6 +74,18 @@ class KVStore:
             for slots in (layer.key_slots, layer.value_slots):
                 slots.index_copy_(0, targets, slots.index_select(0, sources))
 
+    def copy(self, pages: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages, given as (from, to); none is both.
+
+        Behind a table's last token a page holds tokens that were taken back, or zeros: numbers.
+        """
+        if not pages:
+            return
+        sources, targets = torch.tensor(pages, device=self._device).T
+        for layer in self.layers.values():
+            for held in (layer.keys, layer.values):
+                held.index_copy_(0, targets, held.index_select(0, sources))
+
     def clear(self, pages: Sequence[int]) -> None:
         """Zero some pages, so that nothing of an earlier session lies behind a later one's tokens.
 

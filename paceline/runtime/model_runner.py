@@ -14,7 +14,7 @@ from paceline.runtime.feature_tap import FeatureTap
 from paceline.runtime.kv_cache import PagedCache
 from paceline.runtime.kv_store import KVStore
 from paceline.runtime.page_pool import PagePool
-from paceline.runtime.page_table import PageTable
+from paceline.runtime.page_table import PageTable, fork_all
 from paceline.runtime.ragged_step import RaggedStep, Span, index_tensor
 from paceline.runtime.runner import Chunk
 
@@ -84,13 +84,9 @@ class ModelRunner:
         self._store.move(table.keep(start, nodes))
 
     @torch.inference_mode()
-    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
-        """A table that continues another; see `Runner`."""
-        branch, copies = table.fork(length, num_tokens)
-        if copies:
-            self._store.clear(branch.pages[-1:])
-        self._store.move(copies)
-        return branch
+    def fork(self, table: PageTable, lengths: Sequence[int], num_tokens: int) -> list[PageTable]:
+        """Tables that continue another; see `Runner`."""
+        return fork_all(table, lengths, num_tokens, copy=self._store.copy)
 
     def _grow(self, chunk: Chunk) -> None:
         assert 0 <= chunk.num_logits <= len(chunk.token_ids) > 0

@@ -5,8 +5,10 @@ Only of a draft that branched, a few slots move: those of the path that came tru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+from paceline.errors import ResourceExhaustedError
 
 if TYPE_CHECKING:
     from paceline.runtime.page_pool import PagePool
@@ -21,8 +23,8 @@ class PageTable:
     tables. Nothing is ever written to them and truncation never reaches them, so whatever a table
     writes lies in pages of its own and sharing needs no copies.
 
-    A table that was forked holds the full pages before the fork as well. Whoever is to write there
-    again, behind a rollback of the other table, drops the fork first.
+    A fork shares the full pages before it too, sealed or not, and copies the one that was begun.
+    Who is to write to those again, behind a rollback, drops the fork first.
     """
 
     def __init__(self, pool: PagePool, max_pages: int) -> None:
@@ -99,9 +101,9 @@ class PageTable:
     def fork(self, length: int, num_tokens: int) -> tuple[PageTable, list[tuple[int, int]]]:
         """A table of the first `length` tokens that may grow by `num_tokens`.
 
-        It shares full pages, and has a page of its own for the rest. Returns it with the slots
-        whose content must be copied for it, as (from, to). Raises `ResourceExhaustedError` without
-        room.
+        It shares full pages, and has a page of its own for the rest. Returns it with the page whose
+        content must be copied for it, as (from, to), if there is one. Raises
+        `ResourceExhaustedError` without room.
         """
         assert self.sealed_length <= length <= self.length
         page_size = self._pool.page_size
@@ -114,8 +116,8 @@ class PageTable:
         branch.pages, branch.keys = shared, list(self.keys)
         branch.length = num_shared * page_size
         branch.grow(length - branch.length)
-        begun = range(num_shared * page_size, length)
-        return branch, [(self.slot(position), branch.slot(position)) for position in begun]
+        begun = range(num_shared, len(branch.pages))
+        return branch, [(self.pages[index], branch.pages[index]) for index in begun]
 
     def graft(self, branch: PageTable) -> None:
         """Hold from now on what a fork of this table holds, which is closed by that."""
@@ -141,3 +143,32 @@ class PageTable:
         """The slot of one position."""
         page_size = self._pool.page_size
         return self.pages[position // page_size] * page_size + position % page_size
+
+
+def fork_all(
+    table: PageTable,
+    lengths: Sequence[int],
+    num_tokens: int,
+    *,
+    copy: Callable[[Sequence[tuple[int, int]]], None],
+) -> list[PageTable]:
+    """Forks at all these lengths, or as many of the first as there is room for.
+
+    `copy` is called once, with the pages whose content is to be copied, as (from, to).
+    """
+    branches: list[PageTable] = []
+    pages: list[tuple[int, int]] = []
+    try:
+        for length in lengths:
+            try:
+                branch, begun = table.fork(length, num_tokens)
+            except ResourceExhaustedError:
+                break
+            branches.append(branch)
+            pages += begun
+        copy(pages)
+    except BaseException:
+        for branch in branches:
+            branch.free()
+        raise
+    return branches

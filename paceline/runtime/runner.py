@@ -53,10 +53,10 @@ class Runner(Protocol):
         """
         ...
 
-    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
-        """A table that continues the first `length` tokens of another, by `num_tokens` at most.
+    def fork(self, table: PageTable, lengths: Sequence[int], num_tokens: int) -> list[PageTable]:
+        """Tables that continue the first so many tokens of another, by `num_tokens` at most.
 
-        It shares what is cached of them but for a page that is not full, which is copied. Raises
-        `ResourceExhaustedError` without room.
+        They share what is cached of them but for a page that is not full, which is copied. There
+        are fewer than `lengths` where there is no room for all.
         """
         ...

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.runtime.page_pool import PagePool
-from paceline.runtime.page_table import PageTable
+from paceline.runtime.page_table import PageTable, fork_all
 from paceline.runtime.runner import Chunk
 
 
@@ -63,11 +63,14 @@ class ScriptedRunner:
         for source, target in table.keep(start, nodes):
             self._cached_ids[target] = self._cached_ids[source]
 
-    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
-        branch, copies = table.fork(length, num_tokens)
-        for source, target in copies:
-            self._cached_ids[target] = self._cached_ids[source]
-        return branch
+    def fork(self, table: PageTable, lengths: Sequence[int], num_tokens: int) -> list[PageTable]:
+        return fork_all(table, lengths, num_tokens, copy=self._copy)
+
+    def _copy(self, pages: Sequence[tuple[int, int]]) -> None:
+        size = self.pool.page_size
+        for source, target in pages:
+            held = self._cached_ids[source * size : (source + 1) * size]
+            self._cached_ids[target * size : (target + 1) * size] = held
 
 
 def _seen(history: list[int], end: int, chunk: Chunk) -> list[int]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline.errors import ConfigError
 from paceline.runtime.page_pool import PagePool
-from paceline.runtime.page_table import PageTable
+from paceline.runtime.page_table import PageTable, fork_all
 from paceline.runtime.runner import Chunk
 
 LIKELY = (0.2502, 0.25, 0.2498, 0.1, 0.05, 0.05, 0.03, 0.02)
@@ -223,12 +223,15 @@ class SyntheticRunner:
         for source, target in table.keep(start, nodes):
             self._states[target] = self._states[source]
 
-    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
-        """A table that continues another; see `Runner`."""
-        branch, copies = table.fork(length, num_tokens)
-        for source, target in copies:
-            self._states[target] = self._states[source]
-        return branch
+    def fork(self, table: PageTable, lengths: Sequence[int], num_tokens: int) -> list[PageTable]:
+        """Tables that continue another; see `Runner`."""
+        return fork_all(table, lengths, num_tokens, copy=self._copy)
+
+    def _copy(self, pages: Sequence[tuple[int, int]]) -> None:
+        size = self.pool.page_size
+        for source, target in pages:
+            held = self._states[source * size : (source + 1) * size]
+            self._states[target * size : (target + 1) * size] = held
 
 
 def _place(position: int, root: int, path: Sequence[int]) -> int:

@@ -40,7 +40,7 @@ class Draw(NamedTuple):
     """A draft token and the distribution that it was sampled from; None for a point mass.
 
     `second` is what the target likeliest says if it is not that token, as far as the drafter can
-    tell: a guess, on which no probability rests.
+    tell: a guess, on which no probability rests. It may be told though the row did not ask.
     """
 
     token_id: int

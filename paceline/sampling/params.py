@@ -148,6 +148,12 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
+    def reads_text(self) -> bool:
+        """Whether a token's probability depends on all tokens before it, not on the last few."""
+        is_repetition_free = self.repetition_penalty == 1.0
+        return not is_repetition_free or bool(self.presence_penalty or self.frequency_penalty)
+
+    @property
     def is_deterministic(self) -> bool:
         """Whether the target's token at a position does not depend on the draft."""
         return self.is_greedy or self.acceptance is Acceptance.COUPLED

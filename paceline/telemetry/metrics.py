@@ -19,7 +19,8 @@ NUM_POSITIONS = 16
 DISCARD_REASONS = ("stale", "rejected", "mismatch", "known", "outcome", "off", "ended")
 """Why a draft token that reached the verifier was not judged: its epoch had passed; a draft before
 it was rejected; it differs from, or agrees with, what was committed there without waiting for it;
-speculation was switched off; its session had ended."""
+it was made ahead for a rejection that did not come; speculation was switched off; its session had
+ended."""
 
 
 class VerifierMetrics:

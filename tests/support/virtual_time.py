@@ -43,8 +43,8 @@ class MeteredRunner:
     def keep(self, table: PageTable, start: int, nodes: Sequence[int]) -> None:
         self._runner.keep(table, start, nodes)
 
-    def fork(self, table: PageTable, length: int, num_tokens: int) -> PageTable:
-        return self._runner.fork(table, length, num_tokens)
+    def fork(self, table: PageTable, lengths: Sequence[int], num_tokens: int) -> list[PageTable]:
+        return self._runner.fork(table, lengths, num_tokens)
 
 
 class TimedWorker(QueuedWorker):

@@ -40,7 +40,7 @@ def runner(**options: Any) -> ScriptedRunner:
 
 def ahead(num_tokens: int = 4, **changes: Any) -> OpenSession:
     """A session for which other outcomes are drafted ahead."""
-    return opening(num_outcome_tokens=num_tokens, **changes)
+    return opening(num_outcome_tokens=num_tokens, draft_top_k=5, **changes)
 
 
 def split(replies: Sequence[Any]) -> tuple[list[DraftBlock], list[DraftBlock]]:
@@ -73,7 +73,7 @@ def test_a_block_made_ahead_is_the_one_that_would_be_drafted_later(rule: str) ->
     assert [block.base for block in others] == [len(PROMPT) + i + 1 for i in range(8)]
     for block in others:
         later = model_bench(runner())
-        later.post(opening(sampling=RULES[rule]))
+        later.post(opening(sampling=RULES[rule], draft_top_k=5))
         later.run()
         later.post(as_rejected(1, drafts, block))
         first = split(later.run())[0][0]
@@ -128,12 +128,10 @@ def test_what_was_not_finished_is_gone_on_with(
     replies = [reply for _ in range(num_steps) for reply in bench.step()]
     own, others = split(replies)
     drafts = tokens_of(own)
-    if position >= len(drafts):
-        return
-    outcome = next(iter(bench.session().outcomes), None)
     known = {each.base: each.token_id for each in bench.session().outcomes}
     base = len(PROMPT) + position + 1
-    assert outcome is not None
+    if base not in known:  # no draft was sent there, or just now
+        return
     event = Advance(1, 1, len(PROMPT), (*drafts[:position], known[base]))
     bench.post(event)
     bench.drafter._runner.pool.check_integrity()
@@ -163,6 +161,30 @@ def test_the_difference_is_seen_in_the_epoch_that_goes_on_too() -> None:
     assert bench.session().tokens[block.base :] == list(block.token_ids)
     after, _ = split(bench.run())
     assert after[0].base == block.base + 4
+
+
+def test_one_advance_may_tell_of_several_that_came_in_turn() -> None:
+    """Drafted ahead in turn as well: each is behind the one before."""
+    bench = model_bench(runner())
+    bench.post(ahead())
+    own, others = split(bench.run())
+    first = others[0]
+    bench.post(replace(as_rejected(1, tokens_of(own), first), epoch=0))
+    _, behind = split(bench.run())
+    second = next(block for block in behind if block.base == first.base + 1)
+    bench = model_bench(runner())
+    bench.post(ahead())
+    bench.run()
+    told = (first.outcome, second.outcome, *second.token_ids[:1])
+    (step, rest) = bench.session().step_of(Advance(1, 0, len(PROMPT), told))  # type: ignore[arg-type]
+    assert (step.token_ids, rest) == ((first.outcome,), replace(step, base=4, token_ids=told[1:]))
+    assert bench.post(Advance(1, 0, len(PROMPT), told)) == []  # type: ignore[arg-type]
+    assert bench.session().epoch == 2
+    assert bench.session().committed == len(PROMPT) + 3
+    after, _ = split(bench.run())
+    assert after[0].epoch == 2
+    bench.session().check_integrity()
+    bench.drafter._runner.pool.check_integrity()
 
 
 def test_an_epoch_from_elsewhere_brings_no_outcome() -> None:
@@ -213,7 +235,7 @@ def test_some_sessions_have_none(changes: dict[str, Any]) -> None:
     bench.post(replace(ahead(), **changes))
     _, others = split(bench.run())
     assert others == []
-    assert bench.engine._branches == {}
+    assert len(bench.engine._branching) == 0
 
 
 @pytest.mark.parametrize(
@@ -235,12 +257,67 @@ def test_a_kind_without_branches_drafts_as_ever() -> None:
 
 
 def test_many_sessions_have_none() -> None:
-    """Drafting for each of them matters more."""
+    """Drafting for each of them matters more, whatever has come true of those before."""
     bench = model_bench(runner())
-    for session_id in range(1, MAX_SESSIONS_AHEAD + 2):
+    bench.post(ahead())
+    own, others = split(bench.run())
+    assert others
+    for session_id in range(2, MAX_SESSIONS_AHEAD + 2):
         bench.post(ahead(session_id=session_id))
+    bench.post(as_rejected(1, tokens_of(own), others[0]))
+    assert bench.engine.counters["outcomes_used"] == 1
     _, others = split(bench.run())
     assert others == []
+    assert len(bench.engine._branching) == 0
+
+
+def test_dense_distributions_are_not_made_ahead() -> None:
+    """They are too much to send in vain."""
+    bench = model_bench(runner())
+    bench.post(replace(ahead(sampling=RULES["rejection"]), draft_top_k=0))
+    _, others = split(bench.run())
+    assert others == []
+
+
+def test_fewer_than_none_is_no_number_of_tokens() -> None:
+    bench = model_bench(runner())
+    (error,) = bench.post(ahead(-1))
+    assert (error.code, error.message[:18]) == ("INVALID_ARGUMENT", "num_outcome_tokens")
+
+
+def test_a_session_that_waits_for_room_gets_that_of_the_branches() -> None:
+    """What was sent holds all the same, and is computed again when it comes."""
+    small = runner(num_pages=35, page_size=4)  # 14 of them for each session
+    bench, plain = model_bench(small), model_bench(runner())
+    bench.post(ahead())
+    plain.post(opening())
+    own, others = split(bench.run())
+    plain.run()
+    assert small.pool.available_pages < 14
+    bench.post(opening(session_id=2))
+    assert small.pool.reserved_pages == 28
+    assert len(bench.engine._branching) == 0
+    event = as_rejected(1, tokens_of(own), others[3])
+    for each in (bench, plain):
+        each.post(event)
+    after = [reply for reply in bench.run() if reply.session_id == 1]
+    expected, _ = split(plain.run())
+    mine, _ = split(after)
+    assert [*others[3].token_ids, *tokens_of(mine)] == tokens_of(expected)
+    small.pool.check_integrity()
+
+
+def test_what_is_lost_of_the_line_is_told_and_not_what_takes_its_place() -> None:
+    bench = model_bench(runner())
+    bench.post(ahead(8, window=16))
+    for _ in range(7):  # a block of four is sent, and three tokens of the next are not
+        bench.step()
+    (first,) = [each for each in bench.session().outcomes if each.base == len(PROMPT) + 1]
+    assert bench.session().num_unsent == 3
+    advanced = bench.session().advance(Advance(1, 1, len(PROMPT), (first.token_id,)))
+    assert advanced.outcome is first
+    assert advanced.num_unsent_lost == 3
+    assert bench.session().num_unsent == len(first.draws) > 0
 
 
 def test_without_room_there_are_fewer() -> None:
@@ -257,7 +334,7 @@ def test_without_room_there_are_fewer() -> None:
     bench.engine.close_link(1)
     small.pool.check_integrity()
     assert (small.pool.used_pages, small.pool.available_pages) == (0, 16)
-    assert bench.engine._branches == {}
+    assert len(bench.engine._branching) == 0
 
 
 @pytest.mark.parametrize("how", ["close", "fail", "link"])
@@ -266,15 +343,28 @@ def test_the_end_of_a_session_is_the_end_of_its_branches(how: str) -> None:
     bench.post(ahead())
     for _ in range(6):
         bench.step()
-    assert bench.engine._branches
+    assert len(bench.engine._branching)
     if how == "fail":
         bench.engine.fail_all(RuntimeError("over"))
     else:
         bench.engine.close_link(1)
-    assert bench.engine._branches == {}
+    assert len(bench.engine._branching) == 0
     assert bench.drafter._tables == {}
     assert bench.drafter._runner.pool.used_pages == 0
     assert bench.engine.next_step_at(0.0) is None
+
+
+def test_forks_that_fail_cost_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = runner()
+    bench = model_bench(model)
+
+    def fork(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(model, "fork", fork)
+    bench.post(ahead())
+    own, others = split(bench.run())
+    assert (len(tokens_of(own)), others) == (8, [])
 
 
 def failing_at(bad: Callable[[Sequence[int]], bool]) -> ScriptedRunner:

@@ -403,7 +403,7 @@ async def test_another_drafter_takes_over_at_once() -> None:
     bench.heard_by(bench.verifiers[0])
     gone(bench.drafter)
     (opening,) = bench.heard_by(second)
-    assert opening.epoch == 3
+    assert opening.epoch == 2
     assert bench.heard_by(bench.verifiers[0]) == [
         SetSpeculation(bench.verifier_id, enabled=False),
         SetSpeculation(bench.verifier_id, enabled=True),
@@ -452,13 +452,13 @@ async def test_a_failed_session_is_reopened_from_its_committed_tokens(
     (opening,) = bench.heard_by(bench.verifiers[0])
     assert opening.session_id != old_id
     assert (opening.token_ids, opening.prompt_length) == ((1, 2, 3, 4, 5), 3)
-    assert (opening.epoch, opening.speculation) == (4, True)
-    assert bench.heard_by(bench.drafter) == [Advance(bench.drafter_id, 4, 5, ())]
+    assert (opening.epoch, opening.speculation) == (5, True)
+    assert bench.heard_by(bench.drafter) == [Advance(bench.drafter_id, 5, 5, ())]
     bench.verifier_id, new_id = old_id, bench.verifier_id
     bench.verdict(5, 9)  # E08: late, from the dead session
     assert relay.session.tokens == [1, 2, 3, 4, 5]
     bench.verifier_id = new_id
-    bench.verdict(5, 6, epoch=4)
+    bench.verdict(5, 6, epoch=5)
     assert relay.session.tokens == [1, 2, 3, 4, 5, 6]
     relay.close()
 

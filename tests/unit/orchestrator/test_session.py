@@ -67,6 +67,6 @@ def test_a_verdict_of_an_older_epoch_still_commits() -> None:
 
 def test_a_new_epoch_is_above_what_either_side_can_have_reached() -> None:
     session = Session(prompt_length=3, tokens=[1, 2, 3], epoch=5, drafter_kv_length=9)
-    assert session.begin_epoch() == session.epoch == 8
+    assert session.begin_epoch() == session.epoch == 7
     assert session.counts.epochs == 1
     assert session.drafter_kv_length == 3, "its cache beyond the committed tokens is void"

@@ -16,7 +16,7 @@ from torch import Tensor
 from paceline.errors import ResourceExhaustedError
 from paceline.runtime.emulated import EmulatedRunner
 from paceline.runtime.page_pool import PagePool
-from paceline.runtime.page_table import PageTable
+from paceline.runtime.page_table import PageTable, fork_all
 from paceline.runtime.pass_cost import PassCost
 from paceline.runtime.prefix_cache import PrefixCache
 from paceline.runtime.runner import Chunk, Runner
@@ -43,9 +43,11 @@ def test_a_fork_shares_full_pages_and_copies_the_rest(data: st.DataObject, lengt
         at = data.draw(st.integers(0, length))
         num_tokens = data.draw(st.integers(0, 9))
         fork, copies = table.fork(at, num_tokens)
-        shared = at // PAGE * PAGE
-        assert slots(fork)[:shared] == slots(table)[:shared]
-        assert copies == list(zip(slots(table)[shared:at], slots(fork)[shared:], strict=True))
+        shared = at // PAGE
+        assert fork.pages[:shared] == table.pages[:shared]
+        assert copies == list(
+            zip(table.pages[shared : shared + bool(at % PAGE)], fork.pages[shared:], strict=True)
+        )
         fork.grow(data.draw(st.integers(0, num_tokens)))
         forks.append(fork)
         pool.check_integrity()
@@ -79,6 +81,27 @@ def test_a_fork_without_room_takes_nothing() -> None:
     assert pool.available_pages == 1
     fork, _ = table.fork(6, 2)
     assert (fork.length, pool.available_pages) == (6, 0)
+
+
+def test_as_many_forks_are_made_as_there_is_room_for() -> None:
+    """And none is left behind if copying fails."""
+    pool = PagePool(num_pages=8, page_size=PAGE)
+    table = pool.open_table(12)
+    table.grow(7)
+    copied: list[Sequence[tuple[int, int]]] = []
+    forks = fork_all(table, [4, 5, 6, 7], 4, copy=copied.append)
+    assert [fork.length for fork in forks] == [4, 5, 6]
+    assert copied == [[(table.pages[1], fork.pages[1]) for fork in forks[1:]]]
+    for fork in forks:
+        fork.free()
+
+    def burn(pages: Sequence[tuple[int, int]]) -> None:
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError):
+        fork_all(table, [5, 6], 4, copy=burn)
+    pool.check_integrity()
+    assert pool.available_pages == 5
 
 
 def test_pages_that_others_may_find_stay_whole() -> None:
@@ -126,8 +149,9 @@ def test_each_way_goes_on_as_if_it_were_alone(name: str) -> None:
     table = runner.pool.open_table(40)
     runner.forward([Chunk(table, ids, 1)])
     ways = [([*ids], table)]
-    for at in (5, 8, 11, 12, 13):
-        ways.append((ids[:at], runner.fork(table, at, 6)))
+    places = (5, 8, 11, 12, 13)
+    forks = runner.fork(table, places, 6)
+    ways += [(ids[:at], fork) for at, fork in zip(places, forks, strict=True)]
     for _ in range(6):
         chunks = []
         for tokens, way in ways:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verifier_harness import SessionBench, opening
 
+from drafter_service.outcomes import Outcome
 from drafter_service.session import DraftSession
 from orchestrator.session import Session
 from paceline.sampling.draw import Draw
@@ -71,19 +72,35 @@ class BothSides:
 
     def branch_at(self, start: int, end: int) -> None:
         """Some positions of sent drafts get an outcome: for the others there is no room."""
+        drafter = self.drafter
         for position in range(start, end):
             self.num_branches += 1
-            outcome = self.drafter.outcome_of(position, (1, -self.num_branches))
-            if outcome is not None and self.data.draw(st.booleans()):
-                self.drafter.outcomes.add(outcome)
+            token_id = drafter.outcomes.take_guess(position)
+            room = drafter.room_behind(position + 1)
+            if token_id is not None and room > 0 and self.data.draw(st.booleans()):
+                drafter.outcomes.add(
+                    Outcome(
+                        (1, -self.num_branches),
+                        base=position + 1,
+                        token_id=token_id,
+                        epoch=drafter.epoch + 1,
+                        num_tokens=room,
+                    )
+                )
+
+    @property
+    def unfinished(self) -> list[Outcome]:
+        return [outcome for outcome in self.drafter.outcomes if not outcome.is_full]
 
     def draft_ahead(self) -> None:
-        outcome = self.data.draw(st.sampled_from(self.drafter.outcomes.unfinished))
-        limit = outcome.request(self.drafter.opening, self.drafter.tokens).limit
+        drafter = self.drafter
+        outcome = self.data.draw(st.sampled_from(self.unfinished))
+        limit = outcome.request(drafter.opening, drafter.tokens, None).limit
         drawn = self.data.draw(st.lists(TOKENS, max_size=limit))
         outcome.add([Draw(token_id, None, 1 - token_id) for token_id in drawn])
         if outcome.is_full:
-            self.blocks_to_relay.append(self.drafter.block_of(outcome, kv_length=0))
+            block = outcome.block(drafter.opening, window=drafter.window, kv_length=0)
+            self.blocks_to_relay.append(block)
 
     def relay_block(self) -> None:
         block = self.blocks_to_relay.popleft()
@@ -119,7 +136,9 @@ class BothSides:
         self.advances.append(advance)
 
     def advance(self) -> None:
-        for step in self.drafter.steps_of(self.advances.popleft()):
+        rest: Advance | None = self.advances.popleft()
+        while rest is not None:
+            step, rest = self.drafter.step_of(rest)
             outcome = self.drafter.advance(step).outcome
             if outcome is not None and outcome.is_full:
                 self.branch_at(outcome.base, outcome.base + len(outcome.draws))
@@ -163,7 +182,7 @@ def test_both_sides_reach_the_same_epoch_and_the_same_drafts(data: st.DataObject
             possible = [both.draft, *both.hops()]
             if not both.is_over:
                 possible.append(both.judge)
-            if both.drafter.outcomes.unfinished:
+            if both.unfinished:
                 possible.append(both.draft_ahead)
             data.draw(st.sampled_from(possible))()
         both.settle()
