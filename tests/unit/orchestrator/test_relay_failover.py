@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -192,3 +194,25 @@ async def test_a_drafter_that_dies_and_returns_leaves_no_mark_on_the_output() ->
     assert outputs(relay) == REF
     assert relay.session.counts.drafted > drafted
     assert relay.session.counts.epochs > 0
+
+
+async def test_a_faulty_block_for_an_outcome_costs_the_drafts_and_not_the_answer() -> None:
+    pipeline = pipeline_with()
+    relay = pipeline.open(PROMPT, GREEDY, num_outcome_tokens=2)
+    drafter = pipeline.drafter
+    assert drafter is not None
+    pipeline.verifier.take_event()
+    while drafter.events:
+        drafter.take_event()
+    while not drafter.replies:
+        drafter.step(0.0)
+    good = drafter.replies[-1]
+    drafter.replies.append(replace(good, outcome=VOCAB, epoch=good.epoch + 1))
+    for _ in range(400):
+        if possible := pipeline.hops():
+            possible[0]()
+        await asyncio.sleep(0)
+        pipeline.now += 0.01
+    assert outputs(relay) == REF
+    assert not relay._drafts.is_open
+    assert relay.session.counts.reopenings == 1

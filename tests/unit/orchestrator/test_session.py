@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.session import Session
@@ -70,3 +72,13 @@ def test_a_new_epoch_is_above_what_either_side_can_have_reached() -> None:
     assert session.begin_epoch() == session.epoch == 7
     assert session.counts.epochs == 1
     assert session.drafter_kv_length == 3, "its cache beyond the committed tokens is void"
+
+
+def test_it_is_above_what_was_drafted_ahead_for_tokens_that_nobody_saw() -> None:
+    """A drafter may have gone on behind one outcome after another, an epoch a token."""
+    session = Session(prompt_length=3, tokens=[1, 2, 3], epoch=1)
+    for base in range(3, 8):
+        session.commit(verdict(base, 4, epoch=1))
+    assert session.takes(replace(block(6, 5), outcome=4))
+    assert session.epoch == 1, "its epoch may never come"
+    assert session.begin_epoch() > 6 + 1
