@@ -211,8 +211,9 @@ async def test_a_faulty_block_for_an_outcome_costs_the_drafts_and_not_the_answer
     for _ in range(400):
         if possible := pipeline.hops():
             possible[0]()
+        else:
+            pipeline.now = pipeline.verifier_engine.next_step_at(pipeline.now) or pipeline.now
         await asyncio.sleep(0)
-        pipeline.now += 0.01
     assert outputs(relay) == REF
     assert not relay._drafts.is_open
     assert relay.session.counts.reopenings == 1
