@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from orchestrator.estimates import CostCurve, coarse_curve, rounded, rounded_curve
 
 LEAST_PASS_S = 1e-5
+JITTER = 0.3
+"""By what part of a pass a block comes sooner or later than expected, where many share them."""
 BLOCK_OVERHEAD_S = 0.0003
 """What sending a block costs its drafter, and reading it the verifier; among plans alike it favours
 longer blocks. With 32 sessions that rode along in every pass one took 41 to 45 ms, and 33 where
@@ -106,7 +108,7 @@ def waiting_rate(conditions: Conditions, block: int, ahead: int) -> float:
     pass_s = conditions.pass_s(block + 1)
     wait_s = conditions.block_arrives_s(block)
     if conditions.sessions > 1:
-        wait_s = math.ceil(wait_s / pass_s) * pass_s
+        wait_s = _passes_begun(wait_s / pass_s) * pass_s
     tokens, seconds = expected_tokens(conditions.acceptance, block), wait_s + pass_s
     sent = 1.0
     if ahead:
@@ -123,6 +125,13 @@ def waiting_rate(conditions: Conditions, block: int, ahead: int) -> float:
     offers = conditions.offers
     in_vain_s = conditions.round_trip_s + conditions.pass_s(1)
     return (offers * tokens + 1.0 - offers) / (offers * seconds + (1.0 - offers) * in_vain_s)
+
+
+def _passes_begun(passes: float) -> float:
+    """In a time of so many passes: the next whole number, on average over times that vary."""
+    whole = round(passes)
+    into = (passes - whole + JITTER) / (2.0 * JITTER)
+    return max(1.0, whole + min(max(into, 0.0), 1.0))
 
 
 def riding_rate(conditions: Conditions, block: int, ahead: int) -> float:

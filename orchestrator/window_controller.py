@@ -40,6 +40,8 @@ FIRST_BLOCKS = 3
 """Whose times decide at first where drafting cannot be timed in passing: one may be any."""
 FIRST_TRY_TOKENS = 64
 """A drafter of which nothing was heard for so long is asked for less, and less often."""
+USUAL_TRIALS = 20.0
+"""What others know counts for so many trials as long as a session is one of several."""
 PROBE_TOKENS = 8
 """Tokens, beyond those that drafts take to come, after which a probe without news is given up."""
 READING_S = 0.25
@@ -261,8 +263,10 @@ class WindowController:
         return beside if self._in_turns and sessions > 1 and beside is not None else alone
 
     def _conditions(self, sessions: int) -> Conditions:
-        acceptance = self._acceptance.value
-        agreement = acceptance if self._is_deterministic else self._agreement.value
+        acceptance = self._value(self._acceptance, self._shared.acceptance, sessions)
+        agreement = acceptance
+        if not self._is_deterministic:
+            agreement = self._value(self._agreement, self._shared.agreement, sessions)
         round_trip_s = self._round_trip_s or self._shared.round_trip_s.value or 0.0
         return Conditions(
             acceptance=min(max(acceptance, agreement), 0.999),
@@ -276,6 +280,15 @@ class WindowController:
             late_outcomes=self._late_outcomes.value,
             outcome_tokens=self._outcome_tokens if sessions <= MAX_SESSIONS_AHEAD else 0,
         ).rounded()
+
+    @staticmethod
+    def _value(own: AcceptanceEstimate, shared: AcceptanceEstimate, sessions: int) -> float:
+        """Of its own; in company, where a plan that follows chance costs the others too, what is
+        usual counts as much."""
+        if sessions == 1:
+            return own.value
+        usual = min(shared.trials, USUAL_TRIALS)
+        return (own.value * own.trials + shared.value * usual) / (own.trials + usual)
 
     def _decide(self, conditions: Conditions, committed: int) -> None:
         best_rate, best = self._best(conditions)
