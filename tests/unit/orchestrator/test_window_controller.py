@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -789,3 +790,31 @@ def test_a_session_learns_how_many_rejections_find_drafts() -> None:
     assert controller._conditions(MAX_SESSIONS_AHEAD + 1).outcome_tokens == 0
     later = WindowController(shared, max_window=24, start=WindowPlan(4, 12, None), outcome_tokens=8)
     assert later._conditions(1).outcomes == pytest.approx(0.25, abs=0.1)
+
+
+def test_in_company_no_hair_decides_how_many_passes_a_block_takes() -> None:
+    """It comes sooner or later than expected: between two whole numbers the rate falls steadily."""
+    rates = [
+        waiting_rate(conditions(0.8, sessions=8, round_trip_s=round_trip_ms / 1e3), 4, 4)
+        for round_trip_ms in range(60)
+    ]
+    steps = [later / earlier for earlier, later in pairwise(rates)]
+    assert all(0.9 < step <= 1.0 for step in steps)
+    assert rates[0] > 1.5 * rates[-1]
+    assert rates[30] == rates[31], "a block that surely comes within the pass waits no longer"
+
+
+def test_in_company_a_run_of_bad_luck_counts_less() -> None:
+    """What is usual says as much, as long as others share the verifier."""
+    shared = learnt()
+    for _ in range(200):
+        shared.acceptance.update(judged=5, accepted=4)
+    controller = WindowController(shared, max_window=40, start=START, sessions=8)
+    controller.saw_block(num_tokens=4, draft_s=0.012)
+    usual = shared.acceptance.value
+    for _ in range(60):
+        controller._acceptance.update(judged=1, accepted=0)
+    own = controller._acceptance.value
+    assert own < 0.1
+    assert controller._conditions(8).acceptance == pytest.approx((own + usual) / 2, abs=0.03)
+    assert controller._conditions(1).acceptance == pytest.approx(own, abs=0.02)
