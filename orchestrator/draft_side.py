@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from orchestrator.affinity import Demand
 from orchestrator.feature_flow import FeatureFlow, asks_for_features
+from orchestrator.outcomes import worthwhile
 from orchestrator.pacing import Pacing
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.router import Router, VerifierWorker
@@ -147,6 +148,9 @@ class DraftSide:
         assert verifier.info is not None
         if worker.info.competes_with(verifier.info):  # it has no time while the target computes
             told = replace(told, num_outcome_tokens=0)
+        elif self._settings.adaptive:
+            known = self._router.experience(verifier, worker)
+            told = replace(told, num_outcome_tokens=worthwhile(known, told.num_outcome_tokens))
         if may_have_features and self.asks_for_features(verifier):
             told = replace(told, features=True)
         self._opening = told

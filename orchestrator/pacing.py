@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from orchestrator.cascade_controller import CascadeController
 from orchestrator.estimates import Experience, LowerQuartile, PassCost
-from orchestrator.outcomes import Outcomes
+from orchestrator.outcomes import Outcomes, worthwhile
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.window_controller import WindowController
 from orchestrator.window_plan import WindowPlan
@@ -106,7 +106,11 @@ class Pacing:
             experience,
             in_turns=in_turns,
             copies=drafter.kind == "ngram",
-            outcome_tokens=settings.num_outcome_tokens if drafter.kind == "model" else 0,
+            outcome_tokens=(
+                worthwhile(experience, settings.num_outcome_tokens)
+                if drafter.kind == "model"
+                else 0
+            ),
         )
         if drafter.kind != "cascade":
             return cls(drawing, experience.cost, in_turns=in_turns)

@@ -161,6 +161,8 @@ def riding_rate(conditions: Conditions, block: int, ahead: int) -> float:
         rows = (lag + caught * (first + 1 + visits * (then + 1))) / passes
         sent = lag + caught * (1.0 + visits) * max(1.0, then / block)
         seconds = passes * conditions.pass_s(rows) + conditions.messages_s(sent)
+        if conditions.pass_s(conditions.outcome_tokens + 1) < arrives_s:
+            then = 0  # the verifier goes on before the drafter knows of it
         tokens, seconds = _with_outcomes(
             conditions, conditions.outcomes, tokens, seconds, block=block, then=then
         )
@@ -186,6 +188,9 @@ def _with_outcomes(
     own_s = max(pass_s, drafting_s)
     if then:
         visits = _rides(conditions, num_drafts, then)
+        # the drafter has to hear of it before it drafts what comes next
+        goes_on = conditions.acceptance**num_drafts * conditions.agreement
+        own_s += goes_on * max(0.0, conditions.block_arrives_s(block) - pass_s)
         own_tokens += visits * expected_tokens(conditions.acceptance, then)
         own_s += visits * max(conditions.pass_s(then + 1), (then + 1) * conditions.token_s(block))
     return (

@@ -161,3 +161,19 @@ async def test_the_three_services_run_as_processes(tmp_path: Path) -> None:
             )
     assert result.token_ids == reference(PROMPT, NUM_TOKENS)
     assert result.stats.accepted > 0
+
+
+@pytest.mark.parametrize(
+    "rule", [{"temperature": 0}, {"acceptance": "coupled", "seed": 7}], ids=str
+)
+async def test_rejections_find_what_was_drafted_ahead(rule: dict[str, Any]) -> None:
+    """The same text as without."""
+    draft = {"acceptance": 0.7, "second_guess": 0.8, "base_ms": 1.2}
+    async with running(document(target={"base_ms": 10.0}, draft=draft)) as stack:
+        fields: dict[str, Any] = {"token_ids": PROMPT, "max_tokens": 100, **rule}
+        plain = await stack.generate(**fields, speculation=False)
+        for window in ({"window": 12, "num_speculative_tokens": 3}, {}):
+            ahead = await stack.generate(**fields, **window, num_outcome_tokens=6)
+            assert ahead.token_ids == plain.token_ids
+        counters = (await stack.info("drafter")).counters
+    assert counters["outcomes_used"] > 5
