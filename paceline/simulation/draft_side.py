@@ -41,11 +41,6 @@ class Ahead:
     def is_full(self) -> bool:
         return self.num_drawn == self.num_tokens
 
-    @property
-    def num_uncached(self) -> int:
-        """Inputs of its next pass: the token it begins with, or its last draft."""
-        return 1
-
 
 class Advance(NamedTuple):
     """Committed tokens `base` to `end`, the first `num_accepted` of them drafts."""

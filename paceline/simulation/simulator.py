@@ -115,7 +115,7 @@ class _Simulation:
                 self._drafter.wake()
             return
         chunks = self._share_draft_pass([side for _, side in asked])
-        num_tokens = sum(chunks) + sum(each.num_uncached for _, _, each in ahead)
+        num_tokens = sum(chunks) + len(ahead)  # the token that one begins with, or its last draft
         seconds = self._scenario.draft.seconds(num_tokens, sum(map(bool, chunks)) + len(ahead))
         self._result.draft_steps += 1
         self._result.drafter_busy_s += seconds

@@ -18,16 +18,10 @@ from scipy.stats import chi2
 from support.pipeline import cascade_of, worker_info
 from support.reduced_models import reduced_drafter, reduced_vocabulary
 from support.services import Stack, scripted
+from support.transitions import TARGET, VOCAB
 
 from paceline.runtime.scripted import ScriptedRunner, table_script
 
-VOCAB = 4
-TARGET = {
-    0: {0: 0.7, 1: 0.2, 2: 0.1},
-    1: {0: 0.1, 1: 0.6, 2: 0.3},
-    2: {0: 0.25, 1: 0.25, 2: 0.4, 3: 0.1},
-    3: {0: 0.5, 3: 0.5},
-}
 DRAFT = {
     0: {0: 0.1, 1: 0.2, 2: 0.7},
     1: {1: 1.0},

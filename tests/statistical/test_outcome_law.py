@@ -14,17 +14,11 @@ from typing import Any
 import pytest
 from scipy.stats import chi2
 from support.pipeline import Pipeline, outputs
+from support.transitions import TARGET, VOCAB
 
 from paceline.runtime.scripted import ScriptedRunner, table_script
 from paceline.sampling.params import Acceptance, SamplingParams
 
-VOCAB = 4
-TARGET = {
-    0: {0: 0.7, 1: 0.2, 2: 0.1},
-    1: {0: 0.1, 1: 0.6, 2: 0.3},
-    2: {0: 0.25, 1: 0.25, 2: 0.4, 3: 0.1},
-    3: {0: 0.5, 3: 0.5},
-}
 DRAFT = {
     0: {0: 0.3, 1: 0.2, 2: 0.5},
     1: {0: 0.2, 1: 0.5, 2: 0.3},
