@@ -28,6 +28,7 @@ from orchestrator.window_plan import (
     patience,
     probe_interval,
     rate,
+    rows_are_free,
 )
 from paceline.outcomes import MAX_SESSIONS_AHEAD
 
@@ -201,7 +202,12 @@ class WindowController:
     def _first_plan(self, sessions: int) -> WindowPlan:
         """What holds until the first verdict: where drafts pay, and the drafter has a device of its
         own, what the session before found last, since a search takes a millisecond, for which the
-        first token would wait."""
+        first token would wait.
+
+        Nothing in company where rows cost something: others may come before that verdict, as in a
+        burst, and drafts that paid for a few would keep all of them from their first tokens."""
+        if sessions > 1 and not rows_are_free(self._conditions(sessions)):
+            return NO_SPECULATION
         known = self._shared.last_plans.get(self._kind(sessions))
         if known is None or not known.window or self._gain(sessions) is not None:
             return self._best(self._conditions(sessions))[1]

@@ -98,6 +98,11 @@ def rate(conditions: Conditions, plan: WindowPlan) -> float:
     return kind(conditions, plan.num_speculative_tokens, plan.ahead)
 
 
+def rows_are_free(conditions: Conditions) -> bool:
+    """Whether a pass full of drafts takes about as long as a plain one."""
+    return conditions.pass_s(1 + MAX_BLOCK) <= FREE_ROWS * conditions.pass_s(1)
+
+
 def patience(conditions: Conditions, block: int) -> float | None:
     """How long a block may take before the verifier goes on alone; unknown without a round trip."""
     if not conditions.round_trip_s:
@@ -125,9 +130,9 @@ def best_plan(
     `gain` is the factor below which drafts are not worth it; None decides by the load.
     """
     plain = plain_rate(conditions)
-    rows_are_free = conditions.pass_s(1 + MAX_BLOCK) <= FREE_ROWS * conditions.pass_s(1)
     if gain is None:
-        gain = GAIN_TO_SPECULATE if conditions.sessions == 1 or rows_are_free else GAIN_IN_COMPANY
+        is_cheap = conditions.sessions == 1 or rows_are_free(conditions)
+        gain = GAIN_TO_SPECULATE if is_cheap else GAIN_IN_COMPANY
     by_confidence = by_confidence and in_turns
     asked = gain * plain
     best_rate, best = asked / (GAIN_BY_CONFIDENCE if by_confidence else 1.0), NO_SPECULATION

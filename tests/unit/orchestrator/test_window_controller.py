@@ -592,6 +592,27 @@ def test_many_that_begin_at_once_learn_what_a_plain_pass_takes_first() -> None:
     assert small.plan.window <= 1, "a probe fits the window too"
 
 
+def test_a_burst_waits_for_its_first_verdict_where_rows_cost_something() -> None:
+    """Eight have come so far, for whom drafts pay; others follow before the prompts are read."""
+    shared = Experience(PassCost())
+    for rows in (1, 8, 32, 64, 128, 256):
+        shared.cost.update(rows, 0.030 * max(1.0, rows / 64), sessions=1)
+    shared.draft_s.update(0.003)
+    shared.acceptance.update(judged=20, accepted=16)
+
+    def opened(sessions: int) -> WindowController:
+        return WindowController(shared, max_window=40, start=START, sessions=sessions)
+
+    burst, company = opened(8), opened(8)
+    assert burst.plan == company.plan == NO_SPECULATION
+    burst.saw_verdict(judged=0, accepted=0, committed=1, sessions=64)
+    assert not burst.plan.window
+    company.saw_verdict(judged=0, accepted=0, committed=1, sessions=8)
+    assert company.plan.window
+    assert opened(1).plan.window
+    assert opened(3).plan.window, "all of their drafts cost a pass nothing"
+
+
 def test_of_a_sampled_target_overtaken_drafts_tell_less_than_acceptance() -> None:
     """They agree by chance alone; that drafts are accepted more often is seen by judging them."""
     experience = learnt()
