@@ -78,6 +78,8 @@ class DraftSide:
         self._worker: WorkerSession[DrafterEvent, DrafterReply] | None = None
         self._opening: OpenSession | None = None
         """What a drafter that was opened has yet to hear."""
+        self._outcome_tokens = 0
+        """Which it was asked to draft ahead behind other outcomes."""
         self._pacing: Pacing | None = None
         self._said_nothing = False
         self._untold: tuple[int, ...] = ()
@@ -146,11 +148,13 @@ class DraftSide:
         told = opening(self._worker, epoch)
         assert worker.info is not None, "a connected worker has described itself"
         assert verifier.info is not None
+        self._outcome_tokens = told.num_outcome_tokens
         if worker.info.competes_with(verifier.info):  # it has no time while the target computes
-            told = replace(told, num_outcome_tokens=0)
+            self._outcome_tokens = 0
         elif self._settings.adaptive:
             known = self._router.experience(verifier, worker)
-            told = replace(told, num_outcome_tokens=worthwhile(known, told.num_outcome_tokens))
+            self._outcome_tokens = worthwhile(known, told.num_outcome_tokens)
+        told = replace(told, num_outcome_tokens=self._outcome_tokens)
         if may_have_features and self.asks_for_features(verifier):
             told = replace(told, features=True)
         self._opening = told
@@ -208,6 +212,7 @@ class DraftSide:
             self._settings,
             sessions=verifier.num_sessions,
             is_deterministic=self._is_deterministic,
+            outcome_tokens=self._outcome_tokens,
         )
 
     def _tell_plan(self, epoch: int) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from orchestrator.cascade_controller import CascadeController
 from orchestrator.estimates import Experience, LowerQuartile, PassCost
-from orchestrator.outcomes import Outcomes, worthwhile
+from orchestrator.outcomes import Outcomes
 from orchestrator.relay_settings import RelaySettings
 from orchestrator.window_controller import WindowController
 from orchestrator.window_plan import WindowPlan
@@ -90,8 +90,10 @@ class Pacing:
         *,
         sessions: int,
         is_deterministic: bool,
+        outcome_tokens: int,
     ) -> Pacing:
-        """Of a session on these two, which begins with what is known of them."""
+        """Of a session on these two, which begins with what is known of them; the drafter was asked
+        for `outcome_tokens` behind other outcomes."""
         in_turns = drafter.competes_with(verifier)
         controller_of = partial(
             WindowController,
@@ -106,11 +108,7 @@ class Pacing:
             experience,
             in_turns=in_turns,
             copies=drafter.kind == "ngram",
-            outcome_tokens=(
-                worthwhile(experience, settings.num_outcome_tokens)
-                if drafter.kind == "model"
-                else 0
-            ),
+            outcome_tokens=outcome_tokens if drafter.kind == "model" else 0,
         )
         if drafter.kind != "cascade":
             return cls(drawing, experience.cost, in_turns=in_turns)
