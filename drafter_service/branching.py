@@ -9,7 +9,7 @@ from typing import Any
 from drafter_service.drafter import Drafter, Forks, Proposal, ProposeRequest
 from drafter_service.outcomes import Outcome
 from drafter_service.session import DraftSession
-from paceline.outcomes import MAX_SESSIONS_AHEAD
+from paceline.outcomes import MAX_SESSIONS_AHEAD, OUTCOMES_A_POSITION
 from paceline.runtime.engine_thread import SessionKey
 from paceline.types import DraftBlock
 
@@ -52,18 +52,15 @@ class Branching:
 
     def _begin(self, session: DraftSession, positions: Iterable[int]) -> None:
         assert self._forks is not None
-        outcomes = []
-        for position in positions:
-            token_id = session.outcomes.take_guess(position)
-            base = position + 1
-            num_tokens = session.room_behind(base)
-            if token_id is not None and num_tokens > 0:
-                self._num_begun += 1
-                key = (session.key[0], -self._num_begun)
-                epoch = session.epoch + 1
-                outcomes.append(
-                    Outcome(key, base=base, token_id=token_id, epoch=epoch, num_tokens=num_tokens)
-                )
+        guesses = [
+            (position + 1, session.outcomes.take_guesses(position)) for position in positions
+        ]
+        outcomes = [
+            self._outcome(session, base, tokens[rank])
+            for rank in range(OUTCOMES_A_POSITION)  # the likeliest of all first: room may be short
+            for base, tokens in guesses
+            if rank < len(tokens) and session.room_behind(base) > 0
+        ]
         if not outcomes:
             return
         places = [(outcome.key, outcome.base - 1) for outcome in outcomes]
@@ -75,6 +72,16 @@ class Branching:
         for outcome in outcomes[:num_forked]:
             session.outcomes.add(outcome)
             self._branches[outcome.key] = session, outcome
+
+    def _outcome(self, session: DraftSession, base: int, token_id: int) -> Outcome:
+        self._num_begun += 1
+        return Outcome(
+            (session.key[0], -self._num_begun),
+            base=base,
+            token_id=token_id,
+            epoch=session.epoch + 1,
+            num_tokens=session.room_behind(base),
+        )
 
     def requests(self) -> list[ProposeRequest]:
         """What is still to be drawn."""

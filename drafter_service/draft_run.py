@@ -51,7 +51,7 @@ class DraftRun:
         """Where the next draw is made."""
         request = self.request
         context = request.context(tuple([draw.token_id for draw in self.draws]))
-        return DraftRow(context, request.epoch, request.opening.draft_top_k, request.wants_second)
+        return DraftRow(context, request.epoch, request.opening.draft_top_k, request.num_others)
 
     def take(self, draw: Draw | PacelineError, sure: float | None, *, least: float) -> bool:
         """The next draw, and how likely it was to be right, where that was asked for; False for

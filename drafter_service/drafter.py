@@ -38,8 +38,8 @@ class ProposeRequest:
     confidence: float = 1.0
     min_confidence: float = 0.0
     min_copy_confidence: float = 0.0
-    wants_second: bool = False
-    """Whether each draw shall tell its `second`."""
+    num_others: int = 0
+    """How many of its `others` each draw shall tell."""
     final_ids: Sequence[int] | None = None
     """The final tokens as a sequence of their own, the same for all requests of a session: what a
     draw reads of them is read once."""

@@ -48,7 +48,7 @@ class Drawing:
                 request.context(mask=mask),
                 request.epoch,
                 request.opening.draft_top_k,
-                request.wants_second,
+                request.num_others,
             )
             for request, mask in zip(requests, masks, strict=True)
         ]

@@ -1,6 +1,6 @@
 """Other outcomes drafted ahead: what follows if a draft on its way is rejected for another token.
 
-While the verifier computes, the drafter goes on behind the likeliest token that may come in place
+While the verifier computes, the drafter goes on behind the likeliest tokens that may come in place
 of each sent draft ("speculative speculative decoding", arXiv 2603.03251). Where that is what comes,
 the next block is at the verifier already.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from drafter_service.drafter import ProposeRequest
+from paceline.outcomes import OUTCOMES_A_POSITION
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw, stack_draws
 from paceline.types import DraftBlock, DrafterState, OpenSession
@@ -84,7 +85,7 @@ class Outcome:
             self.epoch,
             limit=self._num_tokens - len(self.draws),
             num_committed=self.base,
-            wants_second=True,
+            num_others=OUTCOMES_A_POSITION,
             final_ids=final_ids,
         )
 
@@ -107,40 +108,42 @@ class Outcome:
 
 
 class Outcomes:
-    """Those of one session, by the position before which each begins; one a position."""
+    """Those of one session, by the position before which each begins, and the token there."""
 
     def __init__(self) -> None:
-        self._by_base: dict[int, Outcome] = {}
-        self._seconds: dict[int, int] = {}
+        self._outcomes: dict[tuple[int, int], Outcome] = {}
+        self._guesses: dict[int, tuple[int, ...]] = {}
 
     def __iter__(self) -> Iterator[Outcome]:
-        return iter(self._by_base.values())
+        return iter(self._outcomes.values())
 
     def guess(self, position: int, draws: Iterable[Draw]) -> None:
         """Drafts from `position` on: what may come in place of each."""
         for place, draw in enumerate(draws, position):
-            if draw.second is not None:
-                self._seconds[place] = draw.second
+            if draw.others:
+                # what has no likely others may name one twice, or itself
+                self._guesses[place] = tuple(
+                    other for other in dict.fromkeys(draw.others) if other != draw.token_id
+                )
 
-    def take_guess(self, position: int) -> int | None:
-        """What may come in place of a draft; asked for once."""
-        return self._seconds.pop(position, None)
+    def take_guesses(self, position: int) -> tuple[int, ...]:
+        """What may come in place of a draft, likeliest first; asked for once."""
+        return self._guesses.pop(position, ())
 
     def add(self, outcome: Outcome) -> None:
-        self._by_base[outcome.base] = outcome
+        self._outcomes[outcome.base, outcome.token_id] = outcome
 
     def find(self, position: int, token_id: int) -> Outcome | None:
         """The one for this token at this position."""
-        found = self._by_base.get(position + 1)
-        return found if found is not None and found.token_id == token_id else None
+        return self._outcomes.get((position + 1, token_id))
 
     def drop(self, outcome: Outcome) -> None:
         """One that is not drawn to its end, and will not be sent."""
-        del self._by_base[outcome.base]
+        del self._outcomes[outcome.base, outcome.token_id]
 
     def committed(self, length: int) -> list[Outcome]:
         """So many tokens are final, drafts among them; returns those that can no longer come."""
-        self._seconds = {at: token for at, token in self._seconds.items() if at >= length}
+        self._guesses = {at: tokens for at, tokens in self._guesses.items() if at >= length}
         passed = [outcome for outcome in self if outcome.base <= length]
         for outcome in passed:
             self.drop(outcome)
@@ -148,6 +151,6 @@ class Outcomes:
 
     def clear(self) -> list[Outcome]:
         """None can come any more; returns them."""
-        self._seconds.clear()
-        gone, self._by_base = list(self), {}
+        self._guesses.clear()
+        gone, self._outcomes = list(self), {}
         return gone

@@ -12,6 +12,7 @@ from drafter_service.draft_plan import DraftPlan
 from drafter_service.drafter import ProposeRequest
 from drafter_service.outcomes import Outcome, Outcomes
 from paceline.errors import InvalidArgumentError
+from paceline.outcomes import OUTCOMES_A_POSITION
 from paceline.runtime.engine_thread import SessionKey
 from paceline.sampling.draw import Draw, stack_draws
 from paceline.tree_shape import TreeShape
@@ -203,7 +204,7 @@ class DraftSession:
             confidence=math.prod(self._confidences),
             min_confidence=self._plan.min_confidence,
             min_copy_confidence=self._plan.min_copy_confidence,
-            wants_second=ahead and self.num_outcome_tokens > 0,
+            num_others=OUTCOMES_A_POSITION if ahead and self.num_outcome_tokens else 0,
             final_ids=self.final_ids(),
         )
 

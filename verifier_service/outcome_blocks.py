@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from paceline.errors import InvalidArgumentError
+from paceline.outcomes import OUTCOMES_A_POSITION
 from paceline.types import DraftBlock, OpenSession
 from verifier_service.discards import Discards
 
@@ -19,7 +20,7 @@ class OutcomeBlocks:
     def __init__(self, opening: OpenSession, discards: Discards) -> None:
         self._opening = opening
         self._discards = discards
-        self._ahead: dict[int, DraftBlock] = {}  # by their base
+        self._ahead: dict[tuple[int, int], DraftBlock] = {}  # by base and token
         self._begun: tuple[int, int] | None = None  # epoch, and length where it began
 
     def holds(self, block: DraftBlock, tokens: Sequence[int]) -> bool:
@@ -61,32 +62,37 @@ class OutcomeBlocks:
                 "base",
                 f"{block.base} is beyond the window of {opening.window} behind {num_committed}",
             )
-        self._forget([block.base])
-        self._ahead[block.base] = block
+        place = block.base, block.outcome
+        self._forget([place])
+        if sum(base == block.base for base, _ in self._ahead) >= OUTCOMES_A_POSITION:
+            raise InvalidArgumentError(
+                "outcome", f"more than {OUTCOMES_A_POSITION} outcomes at position {block.base - 1}"
+            )
+        self._ahead[place] = block
 
     def epoch_begins(self, epoch: int, tokens: Sequence[int]) -> DraftBlock | None:
         """The last of `tokens` has begun an epoch; the block that was drafted for it."""
-        block = self._ahead.get(len(tokens))
         self._begun = epoch, len(tokens)
-        if block is None or not self.holds(block, tokens):
+        block = self._ahead.get((len(tokens), tokens[-1]))
+        if block is not None and not self.holds(block, tokens):
             block = None
-        else:
-            del self._ahead[block.base]
+        if block is not None:
+            del self._ahead[len(tokens), tokens[-1]]
         self._forget(self._ahead)
         return block
 
     def committed(self, length: int) -> None:
         """So many tokens are final: forget blocks for others."""
-        self._forget(base for base in self._ahead if base <= length)
+        self._forget(place for place in self._ahead if place[0] <= length)
 
     def clear(self) -> None:
         """Nothing that was drafted for can come any more."""
         self._forget(self._ahead)
         self._begun = None
 
-    def _forget(self, bases: Iterable[int]) -> None:
-        for base in list(bases):
-            block = self._ahead.pop(base, None)
+    def _forget(self, places: Iterable[tuple[int, int]]) -> None:
+        for place in list(places):
+            block = self._ahead.pop(place, None)
             if block is not None:
                 self._discard(block)
 

@@ -16,7 +16,7 @@ from paceline.config import Config, SyntheticModelConfig, parse_config
 from paceline.outcomes import MAX_SESSIONS_AHEAD
 from paceline.runtime.synthetic import SyntheticLaw
 from paceline.runtime.worker_model import pass_cost, synthetic_law
-from paceline.simulation.scenario import Outcome, Scenario, SimulationResult
+from paceline.simulation.scenario import OtherGuess, Outcome, Scenario, SimulationResult
 from paceline.simulation.simulator import simulate
 
 PROMPT_LENGTH = 16
@@ -72,6 +72,7 @@ def emulated_document(
         "base_ms": point.draft_ms,
         "acceptance": point.acceptance,
         "second_guess": point.second_guess,
+        "third_guess": point.third_guess,
         "acceptance_changes": [list(change) for change in acceptance_changes],
     }
     target = {**pair, "base_ms": point.verify_ms, "knee_tokens": point.knee_tokens}
@@ -124,10 +125,10 @@ def scenario_of(
 
 
 class Drafts(NamedTuple):
-    """Which drafts are right, and where they are not, whether the second guess is."""
+    """Which drafts are right, and where they are not, which of the drafter's other guesses is."""
 
     is_right: Outcome
-    is_near: Outcome
+    right_other: OtherGuess
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Ideal:
             setting=setting,
             num_sessions=self.point.concurrency,
         )
-        return simulate(scenario, acceptance=drafts.is_right, second_guess=drafts.is_near)
+        return simulate(scenario, acceptance=drafts.is_right, right_other=drafts.right_other)
 
     def speed(self, setting: Setting) -> float:
         """Tokens a second that are to be expected."""
@@ -189,13 +190,17 @@ def _expected_speed(point: Point, setting: Setting) -> float:
     )
     coins = _coins(point.concurrency, PROMPT_LENGTH + num_tokens)
 
-    drafts = Drafts(
-        lambda session, position: coins[session][position] < point.acceptance,
-        # another digit of the same number is as good as another coin
-        lambda session, position: coins[session][position] * 1e6 % 1.0 < point.second_guess,
-    )
+    def right_other(session: int, position: int) -> int | None:
+        for which, rate in enumerate((point.second_guess, point.third_guess)):
+            # other digits of the same number are as good as another coin
+            if coins[session][position] * 1e5 ** (which + 1) % 1.0 < rate:
+                return which
+        return None
+
     return simulate(
-        scenario, acceptance=drafts.is_right, second_guess=drafts.is_near
+        scenario,
+        acceptance=lambda session, position: coins[session][position] < point.acceptance,
+        right_other=right_other,
     ).tokens_per_second
 
 
@@ -220,7 +225,7 @@ def right_drafts(law: SyntheticLaw, outputs: Sequence[Sequence[int]]) -> Drafts:
     states = [law.states(tokens) for tokens in outputs]
     return Drafts(
         lambda session, position: law.agrees(states[session][position - 1], position),
-        lambda session, position: law.is_near(states[session][position - 1], position),
+        lambda session, position: law.right_other(states[session][position - 1], position),
     )
 
 

@@ -132,7 +132,7 @@ def _ideal_times(phase: Phase, law: Any, whole: Sequence[int]) -> list[float]:
         ideal.config, num_tokens=phase.length, setting=ideal.best(), prompt_length=start
     )
     drafts = right_drafts(law, [whole])
-    result = simulate(scenario, acceptance=drafts.is_right, second_guess=drafts.is_near)
+    result = simulate(scenario, acceptance=drafts.is_right, right_other=drafts.right_other)
     return [at for _, at, count in result.heard for _ in range(count)]
 
 

@@ -67,6 +67,8 @@ class SyntheticModelConfig(Section):
     """The drafter's acceptance rate; unset drafts from the target's own law."""
     second_guess: float = Field(default=0.0, ge=0, le=1)
     """How often the drafter's next likeliest id is the target's where its likeliest is not."""
+    third_guess: float = Field(default=0.0, ge=0, le=1)
+    """And the one after it where that is not either."""
     acceptance_changes: tuple[tuple[int, float], ...] = ()
     """`[position, rate]` pairs: the rate from that position in the sequence on."""
     context_length: int = Field(default=32_768, ge=16)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -19,25 +20,26 @@ from paceline.runtime.page_pool import PagePool
 from paceline.runtime.page_table import PageTable, fork_all
 from paceline.runtime.runner import Chunk
 
-LIKELY = (0.2502, 0.25, 0.2498, 0.1, 0.05, 0.05, 0.03, 0.02)
+LIKELY = (0.2003, 0.2001, 0.1999, 0.1997, 0.08, 0.06, 0.04, 0.02)
 """Target probabilities of the ids that may come next, likeliest first."""
 NUM_DECOYS = 48
 """Ids that only the draft may say."""
 MIN_PLAIN_IDS = len(LIKELY) + NUM_DECOYS
 MIN_ACCEPTANCE = 0.03
-MIN_NEAR_ACCEPTANCE = 0.06
-"""From here on the draft's second guess can be the target's first: below, decoys come before."""
+MIN_NEAR_ACCEPTANCE = 0.07
+"""From here on another guess of the draft can be the target's first: below, decoys come before."""
 MAX_ACCEPTANCE = 0.999
 """An acceptance rate is 0, 1, or between these."""
 
-_NEAR_SHARE = 0.55
-"""Of the mass of the two likeliest ids, the first one's part where little is laid on both."""
+_SHARES = ((0.55, 0.45), (0.36, 0.33, 0.31))
+"""Of the mass of the draft's likeliest ids where it lays little on all of them, by which of its
+other guesses is the target's likeliest: that is the last of them."""
 _RARE = 1e-20
 """Weight of every other id: masks and biases always leave something to choose from."""
 _MASK = 2**64 - 1
 _ROTATION_SALT = 0xD1B5_4A32_D192_ED03
 _COIN_SALT = 0x8CB9_2BA7_2F3D_8DD7
-_SECOND_SALT = 0x6C62_272E_07BB_0142
+_OTHER_SALTS = (0x6C62_272E_07BB_0142, 0x2545_F491_4F6C_DD1D)
 
 
 class AcceptanceSchedule:
@@ -78,10 +80,11 @@ class SyntheticLaw:
       temperature 1 is accepted under `rejection` (Leviathan et al. 2023), whatever came before;
     - the draft's argmax is the target's with probability α, by a coin that is another hash of the
       history. Heads fills the α up from the target's likeliest id down; tails gives that id only
-      what the others leave. The target's three likeliest ids nearly tie, so that this needs to
+      what the others leave. The target's four likeliest ids nearly tie, so that this needs to
       move next to nothing, and both statements hold at once for any coin;
     - where the draft's argmax is wrong, its next likeliest id is the target's argmax with the
-      probability `second_guess`, by a third hash, for α of at least 0.06.
+      probability `second_guess`, and where that is wrong too, the one after it with the probability
+      `third_guess`, by further hashes, for α of at least 0.07.
 
     (A plain mixture of target and noise would keep the target's argmax always.) Under another
     temperature, filters, `block` or `coupled` the rate is another one.
@@ -95,6 +98,7 @@ class SyntheticLaw:
         vocab_size: int,
         acceptance: AcceptanceSchedule | None = None,
         second_guess: float = 0.0,
+        third_guess: float = 0.0,
     ) -> None:
         """Without `acceptance` it is the target. Ids from `num_plain_ids` on are never said.
 
@@ -106,14 +110,10 @@ class SyntheticLaw:
         """The state before the first token."""
         self._num_plain_ids = num_plain_ids
         self._acceptance = acceptance
-        self._second_guess = second_guess
+        self._other_guesses = (second_guess, third_guess)
         profiles: list[tuple[float, ...]] = [LIKELY]
         if acceptance is not None:
-            profiles = [
-                profile(rate)
-                for rate in acceptance.rates
-                for profile in (tails_profile, near_profile, heads_profile)
-            ]
+            profiles = [profile(rate) for rate in acceptance.rates for profile in _PROFILES]
         twice = torch.stack([_log_profile(profile, num_plain_ids) for profile in profiles])
         # [profile, rotation, id]; a view that repeats the same numbers, so no width is too large
         self._rotations = twice.repeat(1, 2).unfold(1, num_plain_ids, 1)
@@ -139,11 +139,13 @@ class SyntheticLaw:
             return True
         return _coin(state, _COIN_SALT) < self._acceptance.rate_at(length)
 
-    def is_near(self, state: int, length: int) -> bool:
-        """Whether, if it is not, the next likeliest id is."""
+    def right_other(self, state: int, length: int) -> int | None:
+        """If it is not, which of the next likeliest ids is, from 0; None for none of two."""
         if self._acceptance is None or self._acceptance.rate_at(length) < MIN_NEAR_ACCEPTANCE:
-            return False
-        return _coin(state, _SECOND_SALT) < self._second_guess
+            return None
+        guesses = zip(self._other_guesses, _OTHER_SALTS, strict=True)
+        hits = (which for which, (rate, salt) in enumerate(guesses) if _coin(state, salt) < rate)
+        return next(hits, None)
 
     def favourite(self, state: int) -> int:
         """The target's argmax after a history of this state."""
@@ -162,8 +164,11 @@ class SyntheticLaw:
     def _profile(self, state: int, length: int) -> int:
         if self._acceptance is None:
             return 0
-        kind = 2 if self.agrees(state, length) else int(self.is_near(state, length))
-        return 3 * self._acceptance.index_at(length) + kind
+        kind = _HEADS
+        if not self.agrees(state, length):
+            other = self.right_other(state, length)
+            kind = _TAILS if other is None else other
+        return len(_PROFILES) * self._acceptance.index_at(length) + kind
 
 
 class SyntheticRunner:
@@ -249,12 +254,25 @@ def tails_profile(acceptance: float) -> tuple[float, ...]:
     return _filled(acceptance, LIKELY, (*range(1, len(LIKELY)), 0))
 
 
-def near_profile(acceptance: float) -> tuple[float, ...]:
-    """The same where that is the next likeliest, right behind the first."""
+def near_profile(acceptance: float, which: int) -> tuple[float, ...]:
+    """The same where that is the next likeliest behind the first (0), or the one after it (1)."""
+    shares = _SHARES[which]
+    before = range(1, len(shares))
     most = list(LIKELY)
-    most[1] = min(LIKELY[1], _NEAR_SHARE * acceptance)
-    most[0] = min((LIKELY[1] + LIKELY[2]) / 2, (1.0 - _NEAR_SHARE) * acceptance)
-    return _filled(acceptance, most, (1, 0, *range(2, len(LIKELY))))
+    for rank, share in zip(before, shares, strict=False):
+        most[rank] = min(LIKELY[rank], share * acceptance)
+    last = len(shares)
+    most[0] = min((LIKELY[last - 1] + LIKELY[last]) / 2, shares[-1] * acceptance)
+    return _filled(acceptance, most, (*before, 0, *range(last, len(LIKELY))))
+
+
+_PROFILES = (
+    partial(near_profile, which=0),
+    partial(near_profile, which=1),
+    tails_profile,
+    heads_profile,
+)
+_TAILS, _HEADS = 2, 3
 
 
 def _filled(acceptance: float, most: Sequence[float], order: Sequence[int]) -> tuple[float, ...]:

@@ -113,6 +113,7 @@ def synthetic_law(model: SyntheticModelConfig) -> SyntheticLaw:
         vocab_size=model.vocab_size,
         acceptance=acceptance,
         second_guess=model.second_guess,
+        third_guess=model.third_guess,
     )
 
 

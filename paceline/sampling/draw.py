@@ -19,7 +19,7 @@ from paceline.sampling.isolation import each_or_error
 from paceline.sampling.penalties import NEGATIVE_INFINITY, changes_logits
 from paceline.sampling.probabilities import RowContext, greedy_choice, target_weights
 from paceline.sampling.randomness import Purpose, keyed_epoch, uniform
-from paceline.sampling.selection import inverse_cdf, second_largest
+from paceline.sampling.selection import inverse_cdf, next_largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +27,26 @@ class DraftRow:
     """One draft to draw: where, in which epoch, and how many ids its distribution keeps.
 
     `draft_top_k` 0 keeps the full vocabulary, 1 makes the draft a point mass on the likeliest id.
-    `wants_second` asks for a draw's `second`.
+    `num_others` asks for so many of a draw's `others`.
     """
 
     context: RowContext
     epoch: int
     draft_top_k: int
-    wants_second: bool = False
+    num_others: int = 0
 
 
 class Draw(NamedTuple):
     """A draft token and the distribution that it was sampled from; None for a point mass.
 
-    `second` is what the target likeliest says if it is not that token, as far as the drafter can
-    tell: a guess, on which no probability rests. It may be told though the row did not ask.
+    `others` is what the target likeliest says if it is not that token, as far as the drafter can
+    tell, likeliest first: guesses, on which no probability rests. They may be told though the row
+    did not ask.
     """
 
     token_id: int
     probs: DraftProbs | None
-    second: int | None = None
+    others: tuple[int, ...] = ()
 
 
 def draw_drafts(
@@ -125,11 +126,11 @@ def _stays_narrow(row: DraftRow, num_columns: int) -> bool:
 
 def _draw_greedy(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
     adjusted, tokens = greedy_choice(logits, [row.context for row in rows])
-    seconds = second_largest(adjusted, tokens) if _want_second(rows) else None
+    others = _next_largest(adjusted, tokens, rows)
     if columns is not None:
         tokens = columns.ids_at(tokens)
-        seconds = None if seconds is None else columns.ids_at(seconds)
-    return _point_draws(tokens, seconds)
+        others = None if others is None else columns.ids_at(others)
+    return _point_draws(tokens, others)
 
 
 def _draw_coupled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
@@ -140,11 +141,13 @@ def _draw_coupled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | N
     seeds = [context.params.seed for context in contexts]
     positions = [context.position for context in contexts]
     tokens = coupled_tokens(weights, seeds, positions)
-    seconds = None
-    if _want_second(rows):
-        others = weights.scatter(1, tokens.unsqueeze(1), 0.0)
-        seconds = coupled_tokens(others, seeds, positions).clamp_(max=weights.shape[1] - 1)
-    return _point_draws(tokens, seconds)
+    others = []
+    rest, drawn = weights, tokens
+    for _ in range(_num_others(rows)):
+        rest = rest.scatter(1, drawn.unsqueeze(1), 0.0)
+        drawn = coupled_tokens(rest, seeds, positions).clamp_(max=weights.shape[1] - 1)
+        others.append(drawn)
+    return _point_draws(tokens, torch.stack(others, 1) if others else None)
 
 
 def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
@@ -153,11 +156,11 @@ def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | N
     ids: Tensor | None = None
     if width == 1:  # a point mass, which need not travel; a tie goes to the lowest id
         likeliest = weights.argmax(1)
-        seconds = second_largest(weights, likeliest) if _want_second(rows) else None
+        others = _next_largest(weights, likeliest, rows)
         if columns is not None:
             likeliest = columns.ids_at(likeliest)
-            seconds = None if seconds is None else columns.ids_at(seconds)
-        return _point_draws(likeliest, seconds)
+            others = None if others is None else columns.ids_at(others)
+        return _point_draws(likeliest, others)
     if width < logits.shape[1]:
         weights, ids = weights.topk(width)
         if columns is not None:
@@ -173,31 +176,34 @@ def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | N
         for row in rows
     ]
     places = inverse_cdf(probs, torch.tensor(numbers, dtype=torch.float64, device=probs.device))
-    seconds = second_largest(probs, places) if _want_second(rows) else None
+    others = _next_largest(probs, places, rows)
     tokens = places
     if ids is not None:
         tokens = ids.gather(1, places.unsqueeze(1)).squeeze(1)
-        seconds = None if seconds is None else ids.gather(1, seconds.unsqueeze(1)).squeeze(1)
+        others = None if others is None else ids.gather(1, others)
     # Off the device once for the batch: the distributions leave for the wire anyway.
     kept = DraftProbs(None if ids is None else ids.cpu(), probs.cpu())
-    likeliest_others = _seconds(seconds, len(rows))
-    return [
-        Draw(token, kept.rows(i, i + 1), likeliest_others[i])
-        for i, token in enumerate(tokens.tolist())
-    ]
+    told = _told(others, len(rows))
+    return [Draw(token, kept.rows(i, i + 1), told[i]) for i, token in enumerate(tokens.tolist())]
 
 
-def _want_second(rows: Sequence[DraftRow]) -> bool:
-    return any(row.wants_second for row in rows)
+def _num_others(rows: Sequence[DraftRow]) -> int:
+    return max(row.num_others for row in rows)
 
 
-def _point_draws(tokens: Tensor, seconds: Tensor | None) -> list[Draw]:
-    others = _seconds(seconds, len(tokens))
-    return [Draw(token, None, other) for token, other in zip(tokens.tolist(), others, strict=True)]
+def _next_largest(weights: Tensor, best: Tensor, rows: Sequence[DraftRow]) -> Tensor | None:
+    count = _num_others(rows)
+    return next_largest(weights, best, count) if count else None
 
 
-def _seconds(seconds: Tensor | None, num_rows: int) -> list[int | None]:
-    return [None] * num_rows if seconds is None else seconds.tolist()
+def _point_draws(tokens: Tensor, others: Tensor | None) -> list[Draw]:
+    told = _told(others, len(tokens))
+    return [Draw(token, None, other) for token, other in zip(tokens.tolist(), told, strict=True)]
+
+
+def _told(others: Tensor | None, num_rows: int) -> list[tuple[int, ...]]:
+    """`[R, n]` as a tuple a row; empty ones if nobody asked."""
+    return [()] * num_rows if others is None else [tuple(row) for row in others.tolist()]
 
 
 def _width(row: DraftRow, vocab_size: int) -> int:

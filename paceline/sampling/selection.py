@@ -37,10 +37,18 @@ def largest(rows: Tensor) -> tuple[Tensor, Tensor]:
     return peak, best
 
 
-def second_largest(rows: Tensor, best: Tensor) -> Tensor:
-    """The index of each row's maximum apart from that at `best`: `[R, V]`, int64 `[R]` to `[R]`."""
+def next_largest(rows: Tensor, best: Tensor, count: int) -> Tensor:
+    """The indices of each row's largest entries apart from that at `best`, largest first.
+
+    `[R, V]` and int64 `[R]` to `[R, count]`, or as many as there are.
+    """
     others = rows.scatter(1, best.unsqueeze(1), float("-inf"))
-    return largest(others)[1]
+    found = [rows.new_empty((len(rows), 0), dtype=torch.int64)]
+    for _ in range(min(count, rows.shape[1] - 1)):
+        index = largest(others)[1].unsqueeze(1)
+        others.scatter_(1, index, float("-inf"))
+        found.append(index)
+    return torch.cat(found, 1)
 
 
 def mass_cutoff(weights: Tensor, share: Tensor) -> Tensor:

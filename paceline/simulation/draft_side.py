@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from paceline.outcomes import OUTCOMES_A_POSITION
 from paceline.types import DrafterState
 
 NEVER = 2**62
@@ -23,15 +25,18 @@ class Block(NamedTuple):
     state: DrafterState
     is_ahead: bool = False
     """Drafted for the case that the draft before its base is rejected."""
+    which: int = 0
+    """Of the tokens that may come then it is for this one."""
     is_guessed: bool = False
-    """And for the very token that comes then."""
+    """And that is the one that comes."""
 
 
 @dataclass(slots=True)
 class Ahead:
-    """Drafts behind the likeliest other token before `base`; all are wrong if that is."""
+    """Drafts behind one of the likeliest other tokens before `base`; all are wrong if that is."""
 
     base: int
+    which: int
     num_tokens: int
     is_guessed: bool
     num_drawn: int = 0
@@ -66,7 +71,7 @@ class DraftSide:
         num_speculative_tokens: int,
         is_right: Callable[[int], bool],
         is_deterministic: bool,
-        is_near: Callable[[int], bool],
+        right_other: Callable[[int], int | None],
         num_outcome_tokens: int,
     ) -> None:
         self.window = window
@@ -81,9 +86,9 @@ class DraftSide:
         self._committed = prompt_length
         self._sent = prompt_length
         self._first_wrong = NEVER
-        self._is_near = is_near
+        self._right_other = right_other
         self._num_outcome_tokens = min(num_outcome_tokens, window)
-        self._ahead: dict[int, Ahead] = {}  # by their base
+        self._ahead: dict[tuple[int, int], Ahead] = {}  # by base, and which token it is for
         self.drafts_ahead = True
         """Whether there is time for it, by how many sessions there are."""
 
@@ -126,11 +131,14 @@ class DraftSide:
         return [ahead for ahead in self._ahead.values() if not ahead.is_full]
 
     def _branch_at(self, positions: range) -> None:
-        for position in positions if self.drafts_ahead else ():
+        if not self.drafts_ahead:
+            return
+        for which, position in itertools.product(range(OUTCOMES_A_POSITION), positions):
             base = position + 1
             num_tokens = min(self._num_outcome_tokens, self._max_length - base)
             if num_tokens > 0:
-                self._ahead[base] = Ahead(base, num_tokens, self._is_near(position))
+                is_guessed = self._right_other(position) == which
+                self._ahead[base, which] = Ahead(base, which, num_tokens, is_guessed)
 
     def draw_ahead(self, ahead: Ahead) -> Block | None:
         """One draft more; the block, once it is full."""
@@ -149,8 +157,14 @@ class DraftSide:
             ahead.base,
             state,
             is_ahead=True,
+            which=ahead.which,
             is_guessed=ahead.is_guessed,
         )
+
+    def _guessed(self, position: int) -> Ahead | None:
+        """What was drafted for the token that comes at a position, if that was guessed."""
+        tried = (self._ahead.get((position + 1, which)) for which in range(OUTCOMES_A_POSITION))
+        return next((ahead for ahead in tried if ahead is not None and ahead.is_guessed), None)
 
     def _go_on_behind(self, ahead: Ahead) -> None:
         """What was drafted for this outcome is what is drafted now."""
@@ -173,11 +187,11 @@ class DraftSide:
         if event.epoch <= self._epoch and num_agreed == num_drafted:
             self.length = max(self.length, event.end)
             self._sent = max(self._sent, event.end)
-            self._ahead = {at: each for at, each in self._ahead.items() if at > event.end}
+            self._ahead = {at: each for at, each in self._ahead.items() if at[0] > event.end}
             outcome = None
         else:
             valid = event.base + num_agreed
-            outcome = self._ahead.get(valid + 1) if valid < self._sent else None
+            outcome = self._guessed(valid) if valid < self._sent else None
             self._ahead.clear()
             if event.epoch <= self._epoch and valid < self._sent:
                 self._epoch += 1
@@ -186,5 +200,5 @@ class DraftSide:
             self._first_wrong = NEVER
         self._epoch = max(self._epoch, event.epoch)
         self._committed = event.end
-        if outcome is not None and outcome.is_guessed and event.end == outcome.base:
+        if outcome is not None and event.end == outcome.base:
             self._go_on_behind(outcome)

@@ -10,6 +10,8 @@ from paceline.runtime.pass_cost import PassCost
 
 Outcome: TypeAlias = Callable[[int, int], bool]
 """Whether a draft is right: (index of the session, position of the token in its sequence)."""
+OtherGuess: TypeAlias = Callable[[int, int], int | None]
+"""Where it is not, which of the drafter's next likeliest tokens is, from 0; None if none is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from paceline.outcomes import MAX_SESSIONS_AHEAD
 from paceline.runtime.scheduler import share_budget
 from paceline.simulation.clock import Clock
 from paceline.simulation.draft_side import Advance, Block, DraftSide
-from paceline.simulation.scenario import Outcome, Scenario, SimulationResult
+from paceline.simulation.scenario import OtherGuess, Outcome, Scenario, SimulationResult
 from paceline.simulation.verify_side import Plan, Verdict, VerifySide
 from paceline.simulation.worker import SimulatedWorker
 
@@ -25,32 +25,32 @@ def simulate(
     scenario: Scenario,
     *,
     acceptance: float | Outcome,
-    second_guess: Outcome = lambda _session, _position: False,
+    right_other: OtherGuess = lambda _session, _position: None,
     seed: int = 0,
 ) -> SimulationResult:
     """Run all sessions to their last token.
 
     `acceptance` is the probability that a draft is right, drawn anew at every position from
-    `seed`, or says for each position whether it is. `second_guess` says whether the drafter's next
-    likeliest token is, where it is not.
+    `seed`, or says for each position whether it is. `right_other` says which of the drafter's next
+    likeliest tokens is, where it is not.
     """
     if callable(acceptance):
-        return _Simulation(scenario, acceptance, second_guess).run()
+        return _Simulation(scenario, acceptance, right_other).run()
     draw = random.Random(seed).random
     is_right: Outcome = lambda _session, _position: draw() < acceptance  # noqa: E731
-    return _Simulation(scenario, is_right, second_guess).run()
+    return _Simulation(scenario, is_right, right_other).run()
 
 
 class _Simulation:
     """The three services, with every session's state on each."""
 
-    def __init__(self, scenario: Scenario, is_right: Outcome, is_near: Outcome) -> None:
+    def __init__(self, scenario: Scenario, is_right: Outcome, right_other: OtherGuess) -> None:
         self._scenario = scenario
         self._clock = Clock()
         self._result = SimulationResult()
         self._epochs = [0] * scenario.num_sessions  # as the orchestrator knows them
         self._is_right = is_right
-        self._is_near = is_near
+        self._right_other = right_other
         self._drafts: dict[int, DraftSide] = {}
         self._verifies: dict[int, VerifySide] = {}
         self._drafter = SimulatedWorker(self._clock, self._draft)
@@ -79,7 +79,7 @@ class _Simulation:
             num_speculative_tokens=min(scenario.num_speculative_tokens, scenario.window),
             is_right=lambda position: self._is_right(session, position),
             is_deterministic=scenario.is_deterministic,
-            is_near=lambda position: self._is_near(session, position),
+            right_other=lambda position: self._right_other(session, position),
             num_outcome_tokens=scenario.num_outcome_tokens,
         )
 
@@ -94,11 +94,6 @@ class _Simulation:
         """One step: a token for every session with room in its window."""
         asked: list[tuple[int, DraftSide]] = []
         blocks: list[tuple[int, Block]] = []
-        ahead = [
-            (session, side, each)
-            for session, side in self._drafts.items()
-            for each in side.unfinished
-        ]
         for session, side in self._drafts.items():
             side.drafts_ahead = len(self._drafts) <= MAX_SESSIONS_AHEAD
             if not side.is_active:
@@ -109,6 +104,11 @@ class _Simulation:
                 block = side.take_block()
                 assert block is not None
                 blocks.append((session, block))
+        ahead = [
+            (session, side, each)
+            for session, side in self._drafts.items()
+            for each in side.unfinished
+        ]
         if not asked and (blocks or not ahead):
             self._send_blocks(blocks)
             if blocks:  # they go out first, then other outcomes are drafted on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from paceline.outcomes import OUTCOMES_A_POSITION
 from paceline.simulation.draft_side import NEVER, Block
 from paceline.types import DrafterState
 
@@ -60,7 +61,8 @@ class VerifySide:
         self._known_committed = 0
         self._gave_up_waiting = False
         self._idle_since: float | None = None
-        self._ahead: dict[int, Block] = {}  # drafted for outcomes that may come, by their base
+        self._ahead: dict[tuple[int, int], Block] = {}
+        """Drafted for outcomes that may come, by base and which token they are for."""
         self._begun: tuple[int, int] | None = None  # the epoch, and the length where it began
 
     def add_block(self, block: Block) -> None:
@@ -69,7 +71,7 @@ class VerifySide:
             return
         if block.is_ahead and not ((block.epoch, block.base) == self._begun and block.is_guessed):
             if block.epoch == self._epoch + 1 and block.base > self.length:
-                self._ahead[block.base] = block
+                self._ahead[block.base, block.which] = block
             return
         if block.epoch > self._epoch:
             self._epoch = block.epoch
@@ -135,7 +137,7 @@ class VerifySide:
         self._idle_since = None
         if is_rejected:
             self._begin_epoch()
-        self._ahead = {at: block for at, block in self._ahead.items() if at > self.length}
+        self._ahead = {at: block for at, block in self._ahead.items() if at[0] > self.length}
         is_last = self.length >= self._max_length
         return Verdict(self._epoch, base, self.length, plan.num_drafts, num_accepted, is_last)
 
@@ -144,9 +146,10 @@ class VerifySide:
         self._epoch += 1
         self._tail, self._first_wrong = 0, NEVER
         self._begun = self._epoch, self.length
-        block = self._ahead.get(self.length)
+        tried = (self._ahead.get((self.length, which)) for which in range(OUTCOMES_A_POSITION))
+        block = next((each for each in tried if each is not None and each.is_guessed), None)
         self._ahead.clear()
-        if block is not None and block.epoch == self._epoch and block.is_guessed:
+        if block is not None and block.epoch == self._epoch:
             self._tail, self._first_wrong = block.num_tokens, block.first_wrong
             self._gave_up_waiting = False
             self._state, self._known_committed = block.state, block.known_committed

@@ -95,13 +95,13 @@ def test_right_drafts_are_those_of_the_drafters_law() -> None:
     ideal = Ideal(Point(0.7))
     law = draft_law(ideal.config)
     whole = [list(range(20)), list(range(20, 40))]
-    is_right, is_near = right_drafts(law, whole)
+    is_right, right_other = right_drafts(law, whole)
     states = law.states(whole[1])
     assert [is_right(1, p) for p in range(1, 20)] == [
         law.agrees(states[p - 1], p) for p in range(1, 20)
     ]
     assert {is_right(0, p) for p in range(1, 20)} == {True, False}
-    assert [is_near(1, p) for p in range(1, 20)] == [
-        law.is_near(states[p - 1], p) for p in range(1, 20)
+    assert [right_other(1, p) for p in range(1, 20)] == [
+        law.right_other(states[p - 1], p) for p in range(1, 20)
     ]
-    assert {is_near(0, p) for p in range(1, 20)} == {True, False}
+    assert {right_other(0, p) for p in range(1, 20)} == {0, 1, None}

@@ -767,7 +767,7 @@ def test_on_one_device_a_new_session_copies_for_a_clear_gain_only() -> None:
 def test_rates_with_outcomes_ahead_are_near_the_simulated_ones(
     acceptance: float, round_trip_s: float
 ) -> None:
-    """Within 12 %: how many come in time is what the session measures."""
+    """Within 12 % of four runs: how many come in time is what the session measures."""
     scenario = Scenario(
         DeviceCost(0.030),
         DeviceCost(0.003),
@@ -778,13 +778,19 @@ def test_rates_with_outcomes_ahead_are_near_the_simulated_ones(
         num_outcome_tokens=8,
     )
     coins = random.Random(1)
-    guesses = [coins.random() < 0.6 for _ in range(3100)]
-    result = simulate(
-        scenario, acceptance=acceptance, second_guess=lambda _, position: guesses[position]
-    )
+    guesses = [0 if coins.random() < 0.6 else None for _ in range(3100)]
+    simulated = [
+        simulate(
+            scenario,
+            acceptance=acceptance,
+            right_other=lambda _, position: guesses[position],
+            seed=seed,
+        ).tokens_per_second
+        for seed in range(4)
+    ]
     # those that come late are waited for
     found = conditions(acceptance, round_trip_s=round_trip_s, outcomes=0.6, outcome_tokens=8)
-    assert waiting_rate(found, 4, 6) == pytest.approx(result.tokens_per_second, rel=0.12)
+    assert waiting_rate(found, 4, 6) == pytest.approx(sum(simulated) / 4, rel=0.12)
     without = waiting_rate(replace(found, outcomes=0.0), 4, 6)
     assert waiting_rate(found, 4, 6) > 1.1 * without
 

@@ -219,42 +219,47 @@ def test_a_row_costs_little_and_no_more_late_in_a_long_sequence() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.6, 0.8, 0.9, MAX_ACCEPTANCE])
-@pytest.mark.parametrize("second_guess", [0.0, 0.6, 1.0])
-def test_second_guesses_are_right_as_often_as_asked(rate: float, second_guess: float) -> None:
+@pytest.mark.parametrize(("second", "third"), [(0.0, 0.0), (0.6, 0.45), (0.0, 1.0), (1.0, 0.0)])
+def test_other_guesses_are_right_as_often_as_asked(
+    rate: float, second: float, third: float
+) -> None:
     """Where the likeliest id is wrong; what the two laws share is the same for any."""
     draft = SyntheticLaw(
         seed=1,
         num_plain_ids=PLAIN,
         vocab_size=VOCAB,
         acceptance=AcceptanceSchedule(rate),
-        second_guess=second_guess,
+        second_guess=second,
+        third_guess=third,
     )
     states = histories(6000)
     target, found = probs(law(), states), probs(draft, states)
     assert (torch.minimum(target, found).sum(1) - rate).abs().max() < 1e-7
-    first, second = found.topk(2).indices.T
+    guesses = found.topk(3).indices
     wanted = target.argmax(1)
-    wrong = first != wanted
+    wrong = guesses[:, 0] != wanted
     assert wrong.tolist() == [not draft.agrees(*state) for state in states]
-    near = second == wanted
-    assert near[wrong].tolist() == [
-        draft.is_near(*state) for state in states if not draft.agrees(*state)
+    others = guesses[wrong, 1:] == wanted[wrong].unsqueeze(1)
+    assert [row.index(True) if any(row) else None for row in others.tolist()] == [
+        draft.right_other(*state) for state in states if not draft.agrees(*state)
     ]
     if wrong.sum() > 300:
-        assert near[wrong].double().mean() == pytest.approx(second_guess, abs=0.06)
+        shares = others.double().mean(0)
+        assert shares.tolist() == pytest.approx([second, (1.0 - second) * third], abs=0.06)
 
 
-def test_of_drafts_that_are_hardly_ever_right_no_second_guess_is() -> None:
+def test_of_drafts_that_are_hardly_ever_right_no_other_guess_is() -> None:
     draft = SyntheticLaw(
         seed=1,
         num_plain_ids=PLAIN,
         vocab_size=VOCAB,
         acceptance=AcceptanceSchedule(0.05),
         second_guess=1.0,
+        third_guess=1.0,
     )
     states = histories(500)
-    assert not any(draft.is_near(*state) for state in states)
+    assert {draft.right_other(*state) for state in states} == {None}
     wanted = probs(law(), states).argmax(1)
-    found = probs(draft, states).topk(2).indices
+    found = probs(draft, states).topk(3).indices
     agreeing = torch.tensor([draft.agrees(*state) for state in states])
     assert not (found[~agreeing] == wanted[~agreeing].unsqueeze(1)).any()

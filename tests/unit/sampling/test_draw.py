@@ -190,34 +190,36 @@ def test_reported_numbers_are_float32_for_any_model(dtype: torch.dtype) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("draft_top_k", [0, 1, 8])
-def test_the_second_guess_is_the_likeliest_other_id(
-    params: dict[str, Any], draft_top_k: int
-) -> None:
-    """The draw is the same with and without, and a row that bans it says the second."""
+def test_other_guesses_are_the_next_likeliest_ids(params: dict[str, Any], draft_top_k: int) -> None:
+    """The draw is the same with and without, and a row that bans it says the first of them, and so
+    on."""
     logits = _logits(6)
     plain = [_row(draft_top_k, length=3 + i, **params) for i in range(6)]
-    asked = [replace(row, wants_second=True) for row in plain]
+    asked = [replace(row, num_others=2) for row in plain]
     draws = _draw(logits, *asked)
     for draw, unasked in zip(draws, _draw(logits, *plain), strict=True):
-        assert (draw.token_id, unasked.second) == (unasked.token_id, None)
+        assert (draw.token_id, unasked.others) == (unasked.token_id, ())
     for row, line, draw in zip(asked, logits, draws, strict=True):
         law = target_probs(line[None], [row.context])[0]
-        if row.context.params.is_deterministic or draft_top_k == 1:
-            without = line[None].clone()
-            without[0, draw.token_id] = float("-inf")
-            (other,) = _draw(without, row)
-            assert draw.second == other.token_id
-        else:
-            law[draw.token_id] = 0.0
-            assert draw.second == int(law.argmax())
+        without = line[None].clone()
+        said = draw.token_id
+        assert len(draw.others) == 2
+        for other in draw.others:
+            without[0, said] = float("-inf")
+            law[said] = 0.0
+            if row.context.params.is_deterministic or draft_top_k == 1:
+                assert other == _draw(without, row)[0].token_id
+            else:
+                assert other == int(law.argmax())
+            said = other
 
 
-def test_second_guesses_are_named_in_the_vocabularys_ids() -> None:
+def test_other_guesses_are_named_in_the_vocabularys_ids() -> None:
     """Of a drafter that has few columns."""
     columns = Columns(torch.arange(2, VOCAB, 3), VOCAB)
     narrow = _logits(3)[:, : len(columns)]
     wide = columns.widen(narrow, fill=float("-inf"))
     for params in ({"temperature": 0}, {"acceptance": Acceptance.COUPLED}, {"seed": 2}):
-        rows = [replace(_row(4, **params), wants_second=True)] * 3
+        rows = [replace(_row(4, **params), num_others=2)] * 3
         few, whole = draw_drafts(narrow, rows, columns), draw_drafts(wide, rows)
-        assert [draw.second for draw in few] == [draw.second for draw in whole]  # type: ignore[union-attr]
+        assert [draw.others for draw in few] == [draw.others for draw in whole]  # type: ignore[union-attr]

@@ -9,6 +9,7 @@ import pytest
 from verifier_harness import SessionBench, block
 
 from paceline.errors import InvalidArgumentError
+from paceline.outcomes import OUTCOMES_A_POSITION
 from paceline.types import DraftBlock, DrafterState
 
 
@@ -42,6 +43,34 @@ def test_a_rejection_finds_the_next_drafts(accepted: int) -> None:
     assert bench.session.outcomes.num_tokens == 0
     second = bench.decide(bench.plan(), accepted=2, next_token=3)
     assert second.token_ids == (accepted, 8, 3)
+
+
+@pytest.mark.parametrize("came", [8, 9])
+def test_one_of_two_that_may_come_is_the_one_that_counts(came: int) -> None:
+    bench = bench_of()
+    bench.session.add_block(made_for(5, 9, 9, 1))
+    bench.session.add_block(made_for(5, 8, 8, 1))
+    bench.decide(bench.plan(), accepted=0, next_token=came)
+    assert bench.session.tail.token_ids == [came, 1]
+    assert discarded(bench)["outcome"] == 2
+
+
+def test_one_that_comes_again_takes_the_place_of_the_first() -> None:
+    bench = bench_of()
+    for again in (1, 2):
+        bench.session.add_block(made_for(5, 9, again))
+    assert bench.session.outcomes.num_tokens == 1
+    bench.decide(bench.plan(), accepted=0, next_token=9)
+    assert bench.session.tail.token_ids == [2]
+
+
+def test_no_drafter_sends_more_for_a_position_than_there_are() -> None:
+    bench = bench_of()
+    for outcome in range(OUTCOMES_A_POSITION):
+        bench.session.add_block(made_for(5, outcome, 1))
+        bench.session.add_block(made_for(6, outcome, 1))
+    with pytest.raises(InvalidArgumentError, match="outcome: more than 2 .* position 4"):
+        bench.session.add_block(made_for(5, 9, 1))
 
 
 def test_another_token_than_was_guessed_finds_nothing() -> None:

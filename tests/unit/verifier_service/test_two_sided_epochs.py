@@ -17,7 +17,8 @@ from paceline.sampling.draw import Draw
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.types import Advance, DraftBlock, Verdict
 
-TOKENS = st.integers(0, 1)  # few, so that guesses are often right by chance
+TOKENS = st.integers(0, 2)  # few, so that guesses are often right by chance
+OTHERS = {0: (1, 2), 1: (2, 0), 2: (0, 1)}
 
 
 class BothSides:
@@ -61,7 +62,7 @@ class BothSides:
             found_nothing = True
         else:
             drawn = self.data.draw(st.lists(TOKENS, max_size=request.limit))
-            self.drafter.add([Draw(token_id, None, 1 - token_id) for token_id in drawn], 0.0)
+            self.drafter.add([Draw(token_id, None, OTHERS[token_id]) for token_id in drawn], 0.0)
             found_nothing = not drawn
         if self.drafter.is_active:
             block = self.drafter.take_block(found_nothing=found_nothing, kv_length=0)
@@ -74,19 +75,18 @@ class BothSides:
         """Some positions of sent drafts get an outcome: for the others there is no room."""
         drafter = self.drafter
         for position in range(start, end):
-            self.num_branches += 1
-            token_id = drafter.outcomes.take_guess(position)
             room = drafter.room_behind(position + 1)
-            if token_id is not None and room > 0 and self.data.draw(st.booleans()):
-                drafter.outcomes.add(
-                    Outcome(
+            for token_id in drafter.outcomes.take_guesses(position) if room > 0 else ():
+                self.num_branches += 1
+                if self.data.draw(st.booleans()):
+                    outcome = Outcome(
                         (1, -self.num_branches),
                         base=position + 1,
                         token_id=token_id,
                         epoch=drafter.epoch + 1,
                         num_tokens=room,
                     )
-                )
+                    drafter.outcomes.add(outcome)
 
     @property
     def unfinished(self) -> list[Outcome]:
@@ -97,7 +97,7 @@ class BothSides:
         outcome = self.data.draw(st.sampled_from(self.unfinished))
         limit = outcome.request(drafter.opening, drafter.tokens, None).limit
         drawn = self.data.draw(st.lists(TOKENS, max_size=limit))
-        outcome.add([Draw(token_id, None, 1 - token_id) for token_id in drawn])
+        outcome.add([Draw(token_id, None, OTHERS[token_id]) for token_id in drawn])
         if outcome.is_full:
             block = outcome.block(drafter.opening, window=drafter.window, kv_length=0)
             self.blocks_to_relay.append(block)
