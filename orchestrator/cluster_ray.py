@@ -156,7 +156,7 @@ def _find(ray_address: str | None) -> str | None:
     if not _answers(ray_address):
         raise StartupError(
             f"no Ray cluster answers at {ray_address} "
-            "(from cluster.ray_address or the environment variable RAY_ADDRESS)"
+            "(from --ray-address, cluster.ray_address or the environment variable RAY_ADDRESS)"
         )
     return ray_address
 

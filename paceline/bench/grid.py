@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from paceline.config.models import acceptance_rate
 from paceline.errors import ConfigError
 
 LIMITS: dict[str, tuple[float, float]] = {
@@ -134,5 +135,10 @@ def parse_numbers(option: str, text: str) -> list[float]:
             raise ConfigError(f"--{option} {text}: {entry.strip()!r} is not {kind}") from None
         if not low <= number <= high:
             raise ConfigError(f"--{option} {text}: {entry.strip()} is not from {low} to {high:g}")
+        if option == "alpha":
+            try:
+                acceptance_rate(number)
+            except ValueError as error:
+                raise ConfigError(f"--{option} {text}: {error}") from error
         numbers.append(number)
     return list(dict.fromkeys(numbers))

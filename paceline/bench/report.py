@@ -20,7 +20,6 @@ from paceline.errors import ConfigError
 SCHEMA_VERSION = 1
 SCHEMA_FILE = Path(__file__).parent / "data" / "report.schema.json"
 
-Cell: TypeAlias = str | float | int | bool | None
 Row: TypeAlias = Mapping[str, Any]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -11,6 +13,7 @@ from paceline.cli.bench import bench
 from paceline.cli.distill import EPILOG as DISTILL_EPILOG
 from paceline.cli.distill import distill
 from paceline.cli.generate import generate
+from paceline.cli.run import EXIT_ERROR
 from paceline.cli.scale import scale
 from paceline.cli.status import status
 from paceline.cli.top import top
@@ -54,4 +57,14 @@ def _root(
 
 def main() -> None:
     """Run the command line. Exits 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
-    app(prog_name="paceline")
+    try:
+        try:
+            app(prog_name="paceline")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        about = error.filename or "standard output"
+        sys.stderr.write(f"paceline: error: {about}: {error.strerror or error}\n")
+        # what could not be written would be tried again at the end of the process
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(EXIT_ERROR) from error

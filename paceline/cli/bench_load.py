@@ -75,6 +75,7 @@ def load(  # noqa: PLR0917
     tls_ca_file: connection.TlsCaFile = None,
     tls_cert_file: connection.TlsCertFile = None,
     tls_key_file: connection.TlsKeyFile = None,
+    tls_server_name: connection.TlsServerName = None,
 ) -> None:
     """Many requests at once: throughput, latency percentiles, goodput and errors.
 
@@ -92,6 +93,7 @@ def load(  # noqa: PLR0917
             "--tls-ca-file": tls_ca_file,
             "--tls-cert-file": tls_cert_file,
             "--tls-key-file": tls_key_file,
+            "--tls-server-name": tls_server_name,
         }
         given = [name for name, value in connecting.items() if value is not None]
         if address is None and given:
@@ -127,6 +129,7 @@ def load(  # noqa: PLR0917
                     tls_ca_file=tls_ca_file,
                     tls_cert_file=tls_cert_file,
                     tls_key_file=tls_key_file,
+                    tls_server_name=tls_server_name,
                 )
                 if document is None:
                     await stack.enter_async_context(client)

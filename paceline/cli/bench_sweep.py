@@ -35,7 +35,7 @@ EXAMPLES = examples(
 def sweep(  # noqa: PLR0917
     quick: Annotated[bool, option("A small grid, about two minutes.", GRID, "--quick")] = False,
     full: Annotated[bool, option("The whole grid; takes hours.", GRID, "--full")] = False,
-    alpha: Annotated[str | None, option("Acceptance rates, 0 to 1.", GRID)] = None,
+    alpha: Annotated[str | None, option("Acceptance rates: 0, 1, or 0.03 to 0.999.", GRID)] = None,
     gamma: Annotated[str | None, option("Block lengths of fixed settings.", GRID)] = None,
     rtt_ms: Annotated[str | None, option("Round trips to the verifier.", GRID)] = None,
     concurrency: Annotated[str | None, option("Sessions at once.", GRID)] = None,
@@ -49,7 +49,8 @@ def sweep(  # noqa: PLR0917
         option("How often a second guess is right where the first is wrong, 0 to 1.", GRID),
     ] = None,
     part: Annotated[
-        list[Part] | None, option("Only this; repeatable. Without it, all.", GRID)
+        list[Part] | None,
+        option("Only this; repeatable. Without it, the grid; with --full, all.", GRID),
     ] = None,
     max_tokens: Annotated[int | None, option("Tokens of a generation.", min=2)] = None,
     repeats: Annotated[int | None, option("Repeats; figures are medians.", min=1)] = None,
@@ -86,8 +87,10 @@ def sweep(  # noqa: PLR0917
             points = grid.points_of([grid_of(grid, given)])
         else:
             points = grid.points_of(grid.FULL if full else grid.QUICK)
-        if part and Part.GRID not in part and (given or quick or full):
-            asked = f"--{next(iter(given))}" if given else "--quick" if quick else "--full"
+        of_grid = [f"--{name}" for name in given] + ["--gamma"] * bool(gamma)
+        of_grid += ["--quick"] * quick + ["--full"] * full
+        if part and Part.GRID not in part and of_grid:
+            asked = of_grid[0]
             raise ConfigError(f"{asked}: is of the grid, and --part leaves that out")
         is_long = full or bool(given)
         gammas = grid.FULL_GAMMAS if full else grid.QUICK_GAMMAS

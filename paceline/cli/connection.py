@@ -38,6 +38,11 @@ TlsKeyFile = Annotated[
     typer.Option(metavar="FILE", rich_help_panel=_PANEL, help="Key of the client certificate."),
 ]
 
+TlsServerName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", rich_help_panel=_PANEL, help="Whom the certificate names."),
+]
+
 ADDRESS = DEFAULT_ADDRESS
 
 
@@ -49,6 +54,7 @@ def make_client(
     tls_ca_file: Path | None,
     tls_cert_file: Path | None,
     tls_key_file: Path | None,
+    tls_server_name: str | None,
 ) -> Client:
     """A client from the options above. Raises `typer.BadParameter` for one that cannot be."""
     try:
@@ -65,6 +71,7 @@ def make_client(
             tls_ca_file=tls_ca_file,
             tls_cert_file=tls_cert_file,
             tls_key_file=tls_key_file,
+            tls_server_name=tls_server_name,
         )
     except ValidationError as error:
         raise typer.BadParameter("--tls-cert-file and --tls-key-file go together") from error
@@ -74,6 +81,6 @@ def make_client(
 def standard_input() -> str:
     """All of it as text. Raises `typer.BadParameter` if it is none."""
     try:
-        return sys.stdin.read()
+        return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"standard input is not {error.encoding}: {error}") from error
+        raise typer.BadParameter(f"standard input is not UTF-8: {error}") from error

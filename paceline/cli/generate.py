@@ -91,6 +91,9 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
     num_speculative_tokens: Annotated[
         int | None, _option("Draft block length.", _SPECULATION)
     ] = None,
+    num_outcome_tokens: Annotated[
+        int | None, _option("Drafts ahead behind each other outcome.", _SPECULATION)
+    ] = None,
     draft_probs: Annotated[
         DraftProbsFormat | None, _option("What travels of draft distributions.", _SPECULATION)
     ] = None,
@@ -99,15 +102,16 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
         _option("Same key, same workers while load permits.", _SPECULATION, metavar="TEXT"),
     ] = None,
     cache_salt: Annotated[
-        str | None, _option("Share cached prefixes with this salt only.", _OUTPUT, metavar="TEXT")
+        str | None,
+        _option("Share cached prefixes with this salt only.", _SPECULATION, metavar="TEXT"),
     ] = None,
     n: Annotated[int | None, _option("Answers; needs --json above 1.", _OUTPUT, "--n")] = None,
-    prompt_logprobs: Annotated[
-        int | None, _option("With --json: the same for the prompt.", _OUTPUT, metavar="K")
-    ] = None,
     logprobs: Annotated[
         int | None,
         _option("With --json: log-probabilities, and K alternatives.", _OUTPUT, metavar="K"),
+    ] = None,
+    prompt_logprobs: Annotated[
+        int | None, _option("With --json: the same for the prompt.", _OUTPUT, metavar="K")
     ] = None,
     as_json: Annotated[
         bool, _option("Print one JSON object at the end.", _OUTPUT, "--json")
@@ -122,6 +126,7 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
     tls_ca_file: connection.TlsCaFile = None,
     tls_cert_file: connection.TlsCertFile = None,
     tls_key_file: connection.TlsKeyFile = None,
+    tls_server_name: connection.TlsServerName = None,
 ) -> None:
     """Generate a text, streamed as it comes; a summary goes to standard error.
 
@@ -134,6 +139,7 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
         tls_ca_file=tls_ca_file,
         tls_cert_file=tls_cert_file,
         tls_key_file=tls_key_file,
+        tls_server_name=tls_server_name,
     )
     text = connection.standard_input() if prompt == "-" else prompt
     fields: GenerateFields = {
@@ -162,6 +168,7 @@ def generate(  # noqa: PLR0917  (typer's parameters are named options)
         "acceptance": acceptance,
         "window": window,
         "num_speculative_tokens": num_speculative_tokens,
+        "num_outcome_tokens": num_outcome_tokens,
         "draft_probs": draft_probs,
         "prompt_cache_key": prompt_cache_key,
         "logprobs": logprobs,

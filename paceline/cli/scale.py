@@ -11,6 +11,7 @@ import typer
 
 from paceline.cli.run import exits
 from paceline.cli.up import cluster_module, load_cluster_config
+from paceline.config import MAX_REPLICAS
 
 
 class Role(str, Enum):
@@ -54,6 +55,10 @@ def scale(
     """
     if (role is None) != (replicas is None) or (role is None and config is None):
         raise typer.BadParameter("give ROLE and N, or only -c FILE to apply its numbers")
+    if replicas is not None and not 0 <= replicas <= MAX_REPLICAS:
+        raise typer.BadParameter(f"N {replicas}: is not from 0 to {MAX_REPLICAS}")
+    if timeout is not None and not 0 < timeout < float("inf"):
+        raise typer.BadParameter(f"--timeout {timeout:g}: must be above 0")
     with exits():
         settings = load_cluster_config(config, ray_address)
         if role is not None and replicas is not None:

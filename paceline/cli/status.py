@@ -30,6 +30,7 @@ def status(  # noqa: PLR0917  (typer's parameters are named options)
     tls_ca_file: connection.TlsCaFile = None,
     tls_cert_file: connection.TlsCertFile = None,
     tls_key_file: connection.TlsKeyFile = None,
+    tls_server_name: connection.TlsServerName = None,
 ) -> None:
     """Show the orchestrator's model and workers."""
     client = connection.make_client(
@@ -39,6 +40,7 @@ def status(  # noqa: PLR0917  (typer's parameters are named options)
         tls_ca_file=tls_ca_file,
         tls_cert_file=tls_cert_file,
         tls_key_file=tls_key_file,
+        tls_server_name=tls_server_name,
     )
     answer = run(_ask(client))
     if as_json:

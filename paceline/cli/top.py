@@ -43,6 +43,7 @@ def top(  # noqa: PLR0917  (typer's parameters are named options)
     tls_ca_file: connection.TlsCaFile = None,
     tls_cert_file: connection.TlsCertFile = None,
     tls_key_file: connection.TlsKeyFile = None,
+    tls_server_name: connection.TlsServerName = None,
 ) -> None:
     """Watch workers, sessions, acceptance, tokens/s and KV use. Ctrl-C ends it."""
     client = connection.make_client(
@@ -52,6 +53,7 @@ def top(  # noqa: PLR0917  (typer's parameters are named options)
         tls_ca_file=tls_ca_file,
         tls_cert_file=tls_cert_file,
         tls_key_file=tls_key_file,
+        tls_server_name=tls_server_name,
     )
     is_live = sys.stdout.isatty() and not once and not as_json
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)

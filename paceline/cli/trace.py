@@ -82,6 +82,7 @@ def trace(  # noqa: PLR0917  (typer's parameters are named options)
     tls_ca_file: connection.TlsCaFile = None,
     tls_cert_file: connection.TlsCertFile = None,
     tls_key_file: connection.TlsKeyFile = None,
+    tls_server_name: connection.TlsServerName = None,
 ) -> None:
     """Run one request and draw where its time went, in the terminal and as a page or picture.
 
@@ -113,6 +114,7 @@ def trace(  # noqa: PLR0917  (typer's parameters are named options)
         tls_ca_file=tls_ca_file,
         tls_cert_file=tls_cert_file,
         tls_key_file=tls_key_file,
+        tls_server_name=tls_server_name,
     )
     text = connection.standard_input() if prompt == "-" else prompt
     fields: GenerateFields = {

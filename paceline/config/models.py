@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PlainValidator, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, PlainValidator, Tag, model_validator
 
 from paceline.config.section import Section
 
@@ -24,6 +24,22 @@ def _some_layers(layers: Any) -> Any:
 
 Layers = Annotated[int | tuple[int, ...], PlainValidator(_some_layers)]
 """The first so many layers of a model, or a choice of them."""
+
+
+MIN_ACCEPTANCE = 0.03
+MAX_ACCEPTANCE = 0.999
+
+
+def acceptance_rate(rate: float) -> float:
+    """The rate, if there is a synthetic pair that has it. Raises `ValueError` if not."""
+    if rate not in (0.0, 1.0) and not MIN_ACCEPTANCE <= rate <= MAX_ACCEPTANCE:
+        raise ValueError(
+            f"{rate:g} is neither 0, 1 nor from {MIN_ACCEPTANCE:g} to {MAX_ACCEPTANCE:g}"
+        )
+    return rate
+
+
+AcceptanceRate = Annotated[float, AfterValidator(acceptance_rate)]
 
 
 class ModelConfig(Section):
@@ -63,13 +79,13 @@ class SyntheticModelConfig(Section):
     kind: Literal["synthetic"]
     vocab_size: int = Field(default=128, ge=64, le=262_144)
     seed: int = Field(default=0, ge=0, lt=2**63)
-    acceptance: float | None = Field(default=None, ge=0, le=1)
+    acceptance: AcceptanceRate | None = None
     """The drafter's acceptance rate; unset drafts from the target's own law."""
     second_guess: float = Field(default=0.0, ge=0, le=1)
     """How often the drafter's next likeliest id is the target's where its likeliest is not."""
     third_guess: float = Field(default=0.0, ge=0, le=1)
     """And the one after it where that is not either."""
-    acceptance_changes: tuple[tuple[int, float], ...] = ()
+    acceptance_changes: tuple[tuple[int, AcceptanceRate], ...] = ()
     """`[position, rate]` pairs: the rate from that position in the sequence on."""
     context_length: int = Field(default=32_768, ge=16)
     base_ms: float = Field(default=0.0, ge=0)

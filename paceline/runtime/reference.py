@@ -25,7 +25,6 @@ from paceline.runtime.quiet import quiet_transformers
 from paceline.runtime.tokenizer import Tokenizer
 
 PLAIN, ASSISTED, PROMPT_LOOKUP = "generate", "assisted", "prompt_lookup"
-SYSTEMS = (PLAIN, ASSISTED, PROMPT_LOOKUP)
 PROMPT_LOOKUP_TOKENS = 10
 """As the documentation of transformers has it."""
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from paceline.config.models import acceptance_rate
 from paceline.errors import ConfigError
 from paceline.runtime.page_pool import PagePool
 from paceline.runtime.page_table import PageTable, fork_all
@@ -25,11 +26,8 @@ LIKELY = (0.2003, 0.2001, 0.1999, 0.1997, 0.08, 0.06, 0.04, 0.02)
 NUM_DECOYS = 48
 """Ids that only the draft may say."""
 MIN_PLAIN_IDS = len(LIKELY) + NUM_DECOYS
-MIN_ACCEPTANCE = 0.03
 MIN_NEAR_ACCEPTANCE = 0.07
 """From here on another guess of the draft can be the target's first: below, decoys come before."""
-MAX_ACCEPTANCE = 0.999
-"""An acceptance rate is 0, 1, or between these."""
 
 _SHARES = ((0.55, 0.45), (0.36, 0.33, 0.31))
 """Of the mass of the draft's likeliest ids where it lays little on all of them, by which of its
@@ -52,12 +50,11 @@ class AcceptanceSchedule:
         """
         self._starts = [0, *(position for position, _ in changes)]
         self.rates = (acceptance, *(rate for _, rate in changes))
-        for rate in self.rates:
-            if rate not in (0.0, 1.0) and not MIN_ACCEPTANCE <= rate <= MAX_ACCEPTANCE:
-                raise ConfigError(
-                    f"model.acceptance: {rate} is neither 0, 1"
-                    f" nor from {MIN_ACCEPTANCE} to {MAX_ACCEPTANCE}"
-                )
+        try:
+            for rate in self.rates:
+                acceptance_rate(rate)
+        except ValueError as error:
+            raise ConfigError(f"model.acceptance: {error}") from error
         if any(later <= earlier for earlier, later in pairwise(self._starts)):
             raise ConfigError("model.acceptance_changes: positions must rise, from 1 on")
 

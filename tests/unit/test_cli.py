@@ -101,7 +101,8 @@ def test_every_option_reaches_the_server(server: ScriptedOrchestrator) -> None:
         "--logit-bias 5=-2 --logit-bias 6=1 --allowed-token-id 1 --allowed-token-id 5 "
         "--bad-word no --seed 7 --max-tokens 9 --min-tokens 2 --stop one --stop two "
         "--include-stop-in-output --stop-token-id 8 --ignore-eos --no-speculation "
-        "--acceptance block --window 3 --num-speculative-tokens 2 --logprobs 0 "
+        "--acceptance block --window 3 --num-speculative-tokens 2 "
+        "--num-outcome-tokens 5 --logprobs 0 "
         "--cache-salt tenant --prompt-cache-key chat-7"
     )
     assert generate(server, "hi", *options).exit_code == 0
@@ -133,6 +134,7 @@ def test_every_option_reaches_the_server(server: ScriptedOrchestrator) -> None:
             sampling=sampling,
             speculation=False,
             window=3,
+            num_outcome_tokens=5,
             num_speculative_tokens=2,
             stop=["one", "two"],
             include_stop_in_output=True,
@@ -252,6 +254,43 @@ def test_ctrl_c_exits_with_130_and_cancels_the_generation() -> None:
         assert process.returncode == 130
         assert "Traceback" not in errors
         assert server.cancelled.wait(10)
+
+
+def test_ctrl_c_while_the_command_is_being_loaded_exits_with_130() -> None:
+    loading = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'paceline.cli.app': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+    )
+    command = [sys.executable, "-c", loading + COMMAND[-1], "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_output_that_cannot_be_written_is_one_line(
+    server: ScriptedOrchestrator, options: tuple[str, ...]
+) -> None:
+    command = [*COMMAND, "generate", "hi", *options, "--address", server.address]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == (
+        "paceline: error: standard output: No space left on device"
+    )
+    assert "Traceback" not in ended.stderr
+
+
+def test_standard_input_that_is_no_text_is_wrong_usage(server: ScriptedOrchestrator) -> None:
+    result = CliRunner().invoke(
+        app, ["generate", "-", "--address", server.address], input=b"\xff\xfe"
+    )
+    assert result.exit_code == 2
+    assert "not UTF-8" in result.stderr
+    assert server.requests == []
 
 
 def status_response() -> orchestrator_pb2.StatusResponse:

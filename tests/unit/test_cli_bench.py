@@ -51,6 +51,8 @@ def test_help_has_examples_and_the_reports(command: str) -> None:
             "--timeout: is for a running orchestrator",
         ),
         (["load", "--clients", "128"], "--clients 128: some would have none of --requests 64"),
+        (["sweep", "--alpha", "0.6,0.01"], "--alpha 0.6,0.01: 0.01 is neither 0, 1 nor from 0.03"),
+        (["sweep", "--part", "recover", "--gamma", "3"], "--gamma: is of the grid, and --part"),
         (["latency", "--draft-model", "x"], "--draft-model: needs --drafter model"),
         (["latency", "--draft-quantization", "nf4"], "--draft-quantization: needs --drafter"),
         (["latency", "--json", "/dev/null/x.json"], "--json /dev/null/x.json: cannot make /dev/nu"),

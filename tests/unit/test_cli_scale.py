@@ -63,7 +63,17 @@ def test_a_refusal_is_one_line_and_code_1(asked: Asked) -> None:
     )
 
 
-@pytest.mark.parametrize("arguments", [(), ("drafter",), ("gpu", "3"), ("drafter", "many")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("drafter",),
+        ("gpu", "3"),
+        ("drafter", "many"),
+        ("drafter", "65"),
+        ("drafter", "3", "--timeout", "nan"),
+    ],
+)
 def test_half_a_wish_is_wrong_usage(asked: Asked, arguments: tuple[str, ...]) -> None:
     assert invoke(*arguments).exit_code == 2
     assert asked == []

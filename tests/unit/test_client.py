@@ -201,6 +201,19 @@ def test_an_unknown_keyword_is_named_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"seed": -1}, "-1 is not from 0 to 18446744073709551615"),
+        ({"max_tokens": 2**31}, "2147483648 is not from -2147483648 to 2147483647"),
+        ({"token_ids": [1, 2**40]}, "1099511627776 is not from -2147483648 to 2147483647"),
+    ],
+)
+def test_a_number_that_the_wire_cannot_hold_names_its_limits(fields: Any, problem: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=problem):
+        Client("127.0.0.1:1").generate(**fields)
+
+
+@pytest.mark.parametrize(
     ("fields", "named"),
     [
         ({"prompt": 5}, "prompt"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from paceline.errors import InvalidArgumentError
 from paceline.rpc.codec.enums import decode_acceptance, encode_acceptance
 from paceline.sampling.params import (
@@ -31,6 +33,13 @@ SCALARS = (
     "logprobs",
     "prompt_logprobs",
 )
+
+_LIMITS = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+}
 
 # Absent means "not asked for", so these alone may be absent from the complete message.
 _OPTIONAL = ("logprobs", "prompt_logprobs")
@@ -101,7 +110,7 @@ def set_field(message: Any, name: str, value: Any) -> None:
     try:
         setattr(message, name, value)
     except (ValueError, TypeError) as error:
-        raise InvalidArgumentError(name, str(error)) from error
+        raise _unfit(message, name, [value], error) from error
 
 
 def extend_field(message: Any, name: str, values: Any) -> None:
@@ -109,4 +118,14 @@ def extend_field(message: Any, name: str, values: Any) -> None:
     try:
         getattr(message, name).extend(values)
     except (ValueError, TypeError) as error:
-        raise InvalidArgumentError(name, str(error)) from error
+        raise _unfit(message, name, values, error) from error
+
+
+def _unfit(message: Any, name: str, values: Any, error: Exception) -> InvalidArgumentError:
+    """The wire's own words for a value of a wrong type; the limits for a number beyond them."""
+    limits = _LIMITS.get(message.DESCRIPTOR.fields_by_name[name].cpp_type)
+    if limits is not None and isinstance(values, list | tuple):
+        for value in values:
+            if isinstance(value, int) and not limits[0] <= value <= limits[1]:
+                return InvalidArgumentError(name, f"{value} is not from {limits[0]} to {limits[1]}")
+    return InvalidArgumentError(name, str(error))

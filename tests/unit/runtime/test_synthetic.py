@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.config.models import MAX_ACCEPTANCE, MIN_ACCEPTANCE
 from paceline.errors import ConfigError
 from paceline.runtime.page_table import PageTable
 from paceline.runtime.runner import Chunk
 from paceline.runtime.synthetic import (
     LIKELY,
-    MAX_ACCEPTANCE,
-    MIN_ACCEPTANCE,
     AcceptanceSchedule,
     SyntheticLaw,
     SyntheticRunner,

@@ -69,7 +69,7 @@ def test_no_drafter_sends_more_for_a_position_than_there_are() -> None:
     for outcome in range(OUTCOMES_A_POSITION):
         bench.session.add_block(made_for(5, outcome, 1))
         bench.session.add_block(made_for(6, outcome, 1))
-    with pytest.raises(InvalidArgumentError, match="outcome: more than 2 .* position 4"):
+    with pytest.raises(InvalidArgumentError, match=r"outcome: more than 2 .* position 4"):
         bench.session.add_block(made_for(5, 9, 1))
 
 
