@@ -79,7 +79,9 @@ def load_corpus(config: NgramConfig, tokenizer: Tokenizer | None) -> Corpus | No
     path = config.corpus
     try:
         content = Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"drafter.ngram.corpus: {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise ConfigError(f"drafter.ngram.corpus: {path}: {error}") from error
     if not config.has_text:
         lines = enumerate(content.splitlines(), start=1)

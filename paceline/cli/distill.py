@@ -166,7 +166,8 @@ def _target(**fields: Any) -> ModelConfig:
         return ModelConfig(**fields)
     except ValidationError as error:
         problem = error.errors()[0]
-        raise ConfigError(f"--{problem['loc'][-1]}: {problem['msg']}") from error
+        message = problem["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"--{problem['loc'][-1]}: {message}") from error
 
 
 def _numbers(text: str, name: str, kind: type[int] | type[float]) -> list[Any]:

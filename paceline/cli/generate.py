@@ -249,7 +249,9 @@ def _schema_text(file_or_text: str) -> str:
         return file_or_text
     try:
         return Path(file_or_text).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise typer.BadParameter(f"--guided-json {file_or_text}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise typer.BadParameter(f"--guided-json {file_or_text}: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, PlainValidator, Tag, model_validator
@@ -42,6 +43,15 @@ def acceptance_rate(rate: float) -> float:
 AcceptanceRate = Annotated[float, AfterValidator(acceptance_rate)]
 
 
+def _device(name: str) -> str:
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", name, re.ASCII) is None:
+        raise ValueError(f"{name!r} is none of auto, cpu, cuda and cuda:N")
+    return name
+
+
+Device = Annotated[str, AfterValidator(_device)]
+
+
 class ModelConfig(Section):
     """Which model to load and how."""
 
@@ -52,7 +62,7 @@ class ModelConfig(Section):
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto` is the checkpoint's own on CUDA and bfloat16 on the CPU."""
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: Device = "auto"
     """`auto` is CUDA where there is a device, else the CPU."""
     quantization: Literal["none", "int8", "nf4"] = "none"
     threads: int | None = Field(default=None, ge=1, le=1024)

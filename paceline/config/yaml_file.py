@@ -54,4 +54,16 @@ def read_yaml(path: Path) -> Any:
     except RecursionError as error:
         raise ConfigError(f"{path} is not valid YAML: it is nested too deeply") from error
     except (yaml.YAMLError, ValueError, TypeError) as error:  # no date, no number
-        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+        raise ConfigError(f"{path} is not valid YAML: {_problem(error)}") from error
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong, and where."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error)
+    places = ((error.context, error.context_mark), (error.problem, error.problem_mark))
+    return ", ".join(
+        f"{what} (line {mark.line + 1}, column {mark.column + 1})" if mark else what
+        for what, mark in places
+        if what
+    )

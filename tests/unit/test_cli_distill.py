@@ -91,7 +91,7 @@ def test_figures_are_one_json_object_on_request(ordered: list[run.Order], tmp_pa
         (["--layers", "-1"], "--layers -1: every number must be 0 or above"),
         (["--temperatures", "0,hot"], "--temperatures 0,hot: could not convert"),
         (["--temperatures", "nan"], "--temperatures nan: every number must be 0 or above"),
-        (["--device", "tpu"], "--device: String should match pattern"),
+        (["--device", "tpu"], "--device: 'tpu' is none of auto, cpu, cuda and cuda:N"),
         (["--prompts", "none.txt"], "cannot read prompts none.txt: No such file"),
     ],
 )
