@@ -9,8 +9,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from orchestrator.confidence_trust import ConfidenceTrust, DrawnBlock
-from orchestrator.estimates import MEMORY_OFFERS, AcceptanceEstimate, Experience
+from orchestrator.estimates import Experience
 from orchestrator.pipeline_rate import Conditions
+from orchestrator.session_experience import SessionExperience
 from orchestrator.window_plan import (
     GAIN_BESIDE,
     GAIN_IN_TURNS,
@@ -30,7 +31,6 @@ from orchestrator.window_plan import (
     rate,
     rows_are_free,
 )
-from paceline.outcomes import MAX_SESSIONS_AHEAD
 
 GAIN_TO_SWITCH = 1.03
 """A plan is left for one that is better by this factor; less is noise."""
@@ -41,8 +41,6 @@ FIRST_BLOCKS = 3
 """Whose times decide at first where drafting cannot be timed in passing: one may be any."""
 FIRST_TRY_TOKENS = 64
 """A drafter of which nothing was heard for so long is asked for less, and less often."""
-USUAL_TRIALS = 20.0
-"""What others know counts for so many trials as long as a session is one of several."""
 PROBE_TOKENS = 8
 """Tokens, beyond those that drafts take to come, after which a probe without news is given up."""
 READING_S = 0.25
@@ -83,17 +81,14 @@ class WindowController:
         self._in_turns = in_turns
         self._copies = copies
         self._on_one_device = on_one_device or in_turns
-        self._acceptance = AcceptanceEstimate.beginning_with(experience.acceptance)
-        self._agreement = AcceptanceEstimate.beginning_with(experience.agreement)
-        self._offers = AcceptanceEstimate.beginning_with(
-            experience.offers, memory_trials=MEMORY_OFFERS
+        self._seen = SessionExperience(
+            experience,
+            is_deterministic=is_deterministic,
+            in_turns=in_turns,
+            outcome_tokens=0 if self._on_one_device else outcome_tokens,
         )
-        self._outcomes = AcceptanceEstimate.beginning_with(experience.outcomes)
-        self._late_outcomes = AcceptanceEstimate.beginning_with(experience.late_outcomes)
-        self._outcome_tokens = 0 if self._on_one_device else outcome_tokens
         self._trust = ConfidenceTrust()
         self._block = DrawnBlock()
-        self._round_trip_s: float | None = None
         self._sessions = sessions
         self._off_tokens = 0
         self._has_news = False
@@ -116,8 +111,7 @@ class WindowController:
         """The drafter has answered with so many tokens, `num_copied` or not; none where it has
         nothing to propose."""
         self.heard()
-        for estimate in (self._offers, self._shared.offers):
-            estimate.update(judged=1, accepted=int(num_tokens > 0))
+        self._seen.saw_offer(num_tokens=num_tokens)
         if not num_tokens:  # a probe has its answer: to ask on would cost messages at every token
             self._has_news = True
 
@@ -138,30 +132,18 @@ class WindowController:
 
     def saw_round_trip(self, seconds: float) -> None:
         """Time on the wire and in queues to both workers and back."""
-        self._round_trip_s = seconds
-        self._shared.round_trip_s.update(seconds)
+        self._seen.saw_round_trip(seconds)
 
     def saw_rejection(self, *, finds_drafts: bool, late: bool) -> None:
         """A draft was rejected; whether drafts behind the token that came were there already, or
         came later."""
-        for estimate in (self._outcomes, self._shared.outcomes):
-            estimate.update(judged=1, accepted=int(finds_drafts))
-        for estimate in (self._late_outcomes, self._shared.late_outcomes):
-            estimate.update(judged=1, accepted=int(late))
+        self._seen.saw_rejection(finds_drafts=finds_drafts, late=late)
 
     def saw_overtaken(self, *, compared: int, agreed: int, copied: Collection[int] = ()) -> None:
-        """Drafts came after the verifier had gone on alone; so many agreed with its tokens first.
-
-        Of a deterministic target that is acceptance. Of a sampled one it is less: two draws agree
-        with probability sum(target x draft), drafts are accepted with sum(min(target, draft)).
-        """
+        """Drafts came after the verifier had gone on alone; so many agreed with it first."""
         if compared:
             self._has_news = True
-            mine, shared = self._acceptance, self._shared.acceptance
-            if not self._is_deterministic:
-                mine, shared = self._agreement, self._shared.agreement
-            for estimate in (mine, shared):
-                estimate.update(judged=compared, accepted=agreed)
+            self._seen.saw_overtaken(compared=compared, agreed=agreed)
 
     def saw_verdict(
         self,
@@ -182,10 +164,7 @@ class WindowController:
         if judged:
             self._trust.saw(self.plan, block, judged=judged, accepted=accepted)
             self._has_news = True
-            self._acceptance.update(judged=judged, accepted=accepted)
-            self._shared.acceptance.update(judged=judged, accepted=accepted)
-            self._agreement.cap(self._acceptance.value)
-            self._shared.agreement.cap(self._shared.acceptance.value)
+            self._seen.saw_judged(judged=judged, accepted=accepted)
         was_closed = not self.plan.window
         self._sessions = sessions
         went_alone = not judged if is_plain is None else is_plain
@@ -206,11 +185,11 @@ class WindowController:
 
         Nothing in company where rows cost something: others may come before that verdict, as in a
         burst, and drafts that paid for a few would keep all of them from their first tokens."""
-        if sessions > 1 and not rows_are_free(self._conditions(sessions)):
+        if sessions > 1 and not rows_are_free(self._seen.conditions(sessions)):
             return NO_SPECULATION
         known = self._shared.last_plans.get(self._kind(sessions))
         if known is None or not known.window or self._gain(sessions) is not None:
-            return self._best(self._conditions(sessions))[1]
+            return self._best(self._seen.conditions(sessions))[1]
         return known
 
     def _kind(self, sessions: int) -> tuple[bool, bool, int]:
@@ -229,7 +208,7 @@ class WindowController:
 
     def _plan(self, committed: int, sessions: int) -> None:
         if self._is_known(sessions):
-            self._decide(self._conditions(sessions), committed)
+            self._decide(self._seen.conditions(sessions), committed)
         else:
             self._try(committed, sessions)
 
@@ -257,44 +236,11 @@ class WindowController:
 
     def _is_known(self, sessions: int) -> bool:
         """Whether both workers were measured, and passes about as small as plain ones."""
-        if not self._shared.cost.is_known or self._draft_s(sessions) is None:
+        if not self._shared.cost.is_known or self._seen.draft_s(sessions) is None:
             return False
         if self._takes_turns(sessions) and self._shared.draft_s.num_samples < FIRST_BLOCKS:
             return False
         return sessions == 1 or self._shared.cost.least_rows <= 1.5 * sessions
-
-    def _draft_s(self, sessions: int) -> float | None:
-        """Of a token, as it would be drafted now."""
-        alone, beside = self._shared.draft_s.value, self._shared.draft_beside_s.value
-        return beside if self._in_turns and sessions > 1 and beside is not None else alone
-
-    def _conditions(self, sessions: int) -> Conditions:
-        acceptance = self._value(self._acceptance, self._shared.acceptance, sessions)
-        agreement = acceptance
-        if not self._is_deterministic:
-            agreement = self._value(self._agreement, self._shared.agreement, sessions)
-        round_trip_s = self._round_trip_s or self._shared.round_trip_s.value or 0.0
-        return Conditions(
-            acceptance=min(max(acceptance, agreement), 0.999),
-            agreement=min(agreement, 0.999),
-            draft_s=self._draft_s(sessions) or 0.0,
-            round_trip_s=round_trip_s,
-            sessions=sessions,
-            cost=self._shared.cost.curve(),
-            offers=self._offers.value,
-            outcomes=self._outcomes.value,
-            late_outcomes=self._late_outcomes.value,
-            outcome_tokens=self._outcome_tokens if sessions <= MAX_SESSIONS_AHEAD else 0,
-        ).rounded()
-
-    @staticmethod
-    def _value(own: AcceptanceEstimate, shared: AcceptanceEstimate, sessions: int) -> float:
-        """Of its own; in company, where a plan that follows chance costs the others too, what is
-        usual counts as much."""
-        if sessions == 1:
-            return own.value
-        usual = min(shared.trials, USUAL_TRIALS)
-        return (own.value * own.trials + shared.value * usual) / (own.trials + usual)
 
     def _decide(self, conditions: Conditions, committed: int) -> None:
         best_rate, best = self._best(conditions)
@@ -344,7 +290,7 @@ class WindowController:
 
     def _may_pay(self, conditions: Conditions) -> bool:
         """Whether drafts would, were they better than they seem by a standard error."""
-        hoped = min(conditions.acceptance + self._acceptance.standard_error, 0.999)
+        hoped = min(conditions.acceptance + self._seen.acceptance.standard_error, 0.999)
         at_best = replace(conditions, acceptance=hoped, agreement=hoped).rounded()
         return self._best(at_best)[1] is not NO_SPECULATION
 

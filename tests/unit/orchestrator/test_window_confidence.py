@@ -178,8 +178,8 @@ def test_what_confidence_gains_counts_before_speculation_is_given_up() -> None:
 def test_a_drafter_that_may_pay_after_all_is_probed_sooner(trials: float, share: float) -> None:
     """What few drafts say is not certain."""
     controller = controller_in_turns(0.18)
-    controller._acceptance = AcceptanceEstimate(0.18 * trials, trials)
-    due = probe_interval(controller._conditions(1), in_turns=True, share=share)
+    controller._seen.acceptance = AcceptanceEstimate(0.18 * trials, trials)
+    due = probe_interval(controller._seen.conditions(1), in_turns=True, share=share)
     tokens = 0
     while not controller.plan.is_about_to_open:
         controller.saw_verdict(judged=0, accepted=0, committed=1, sessions=1)

@@ -268,7 +268,7 @@ def test_on_one_device_a_window_opens_a_pass_after_the_verifier_heard_of_it() ->
     opened = controller.plan
     assert opened.window
     assert not opened.is_about_to_open
-    usual_s = patience(controller._conditions(1), opened.num_speculative_tokens)
+    usual_s = patience(controller._seen.conditions(1), opened.num_speculative_tokens)
     assert usual_s is not None
     assert announced.patience_s == opened.patience_s == usual_s + READING_S
     controller.saw_verdict(judged=1, accepted=1, committed=2, sessions=1)
@@ -754,8 +754,8 @@ def test_on_one_device_a_new_session_copies_for_a_clear_gain_only() -> None:
     for _ in range(4):
         experience.acceptance.update(judged=4, accepted=3)
     apart = WindowController(experience, max_window=40, start=START)
-    gain, _ = best_plan(apart._conditions(1), max_window=40)
-    ratio = gain / plain_rate(apart._conditions(1))
+    gain, _ = best_plan(apart._seen.conditions(1), max_window=40)
+    ratio = gain / plain_rate(apart._seen.conditions(1))
     assert GAIN_TO_GO_ON_BESIDE < ratio < GAIN_BESIDE, "as the test wants it"
     assert apart.plan.window
     shared = WindowController(experience, max_window=40, start=START, on_one_device=True)
@@ -810,13 +810,13 @@ def test_a_session_learns_how_many_rejections_find_drafts() -> None:
     controller.saw_block(num_tokens=4, draft_s=0.012)
     for turn in range(200):
         controller.saw_rejection(finds_drafts=turn % 4 == 0, late=turn % 4 == 1)
-    known = controller._conditions(1)
+    known = controller._seen.conditions(1)
     assert known.outcomes == pytest.approx(0.25, abs=0.1)
     assert known.late_outcomes == pytest.approx(0.25, abs=0.1)
     assert known.outcome_tokens == 8
-    assert controller._conditions(MAX_SESSIONS_AHEAD + 1).outcome_tokens == 0
+    assert controller._seen.conditions(MAX_SESSIONS_AHEAD + 1).outcome_tokens == 0
     later = WindowController(shared, max_window=24, start=WindowPlan(4, 12, None), outcome_tokens=8)
-    assert later._conditions(1).outcomes == pytest.approx(0.25, abs=0.1)
+    assert later._seen.conditions(1).outcomes == pytest.approx(0.25, abs=0.1)
 
 
 def test_in_company_no_hair_decides_how_many_passes_a_block_takes() -> None:
@@ -840,8 +840,8 @@ def test_in_company_a_run_of_bad_luck_counts_less() -> None:
     controller.saw_block(num_tokens=4, draft_s=0.012)
     usual = shared.acceptance.value
     for _ in range(60):
-        controller._acceptance.update(judged=1, accepted=0)
-    own = controller._acceptance.value
+        controller._seen.acceptance.update(judged=1, accepted=0)
+    own = controller._seen.acceptance.value
     assert own < 0.1
-    assert controller._conditions(8).acceptance == pytest.approx((own + usual) / 2, abs=0.03)
-    assert controller._conditions(1).acceptance == pytest.approx(own, abs=0.02)
+    assert controller._seen.conditions(8).acceptance == pytest.approx((own + usual) / 2, abs=0.03)
+    assert controller._seen.conditions(1).acceptance == pytest.approx(own, abs=0.02)
