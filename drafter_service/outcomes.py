@@ -121,10 +121,7 @@ class Outcomes:
         """Drafts from `position` on: what may come in place of each."""
         for place, draw in enumerate(draws, position):
             if draw.others:
-                # what has no likely others may name one twice, or itself
-                self._guesses[place] = tuple(
-                    other for other in dict.fromkeys(draw.others) if other != draw.token_id
-                )
+                self._guesses[place] = tuple(dict.fromkeys(draw.others))  # few may be likely
 
     def take_guesses(self, position: int) -> tuple[int, ...]:
         """What may come in place of a draft, likeliest first; asked for once."""

@@ -130,7 +130,7 @@ def _draw_greedy(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | No
     if columns is not None:
         tokens = columns.ids_at(tokens)
         others = None if others is None else columns.ids_at(others)
-    return _point_draws(tokens, others)
+    return _point_draws(tokens, others, _num_others(rows))
 
 
 def _draw_coupled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
@@ -147,7 +147,7 @@ def _draw_coupled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | N
         rest = rest.scatter(1, drawn.unsqueeze(1), 0.0)
         drawn = coupled_tokens(rest, seeds, positions).clamp_(max=weights.shape[1] - 1)
         others.append(drawn)
-    return _point_draws(tokens, torch.stack(others, 1) if others else None)
+    return _point_draws(tokens, torch.stack(others, 1) if others else None, len(others))
 
 
 def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | None) -> list[Draw]:
@@ -160,7 +160,7 @@ def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | N
         if columns is not None:
             likeliest = columns.ids_at(likeliest)
             others = None if others is None else columns.ids_at(others)
-        return _point_draws(likeliest, others)
+        return _point_draws(likeliest, others, _num_others(rows))
     if width < logits.shape[1]:
         weights, ids = weights.topk(width)
         if columns is not None:
@@ -183,8 +183,9 @@ def _draw_sampled(logits: Tensor, rows: Sequence[DraftRow], columns: Columns | N
         others = None if others is None else ids.gather(1, others)
     # Off the device once for the batch: the distributions leave for the wire anyway.
     kept = DraftProbs(None if ids is None else ids.cpu(), probs.cpu())
-    told = _told(others, len(rows))
-    return [Draw(token, kept.rows(i, i + 1), told[i]) for i, token in enumerate(tokens.tolist())]
+    drawn = tokens.tolist()
+    told = _told(others, drawn, _num_others(rows))
+    return [Draw(token, kept.rows(i, i + 1), told[i]) for i, token in enumerate(drawn)]
 
 
 def _num_others(rows: Sequence[DraftRow]) -> int:
@@ -196,14 +197,20 @@ def _next_largest(weights: Tensor, best: Tensor, rows: Sequence[DraftRow]) -> Te
     return next_largest(weights, best, count) if count else None
 
 
-def _point_draws(tokens: Tensor, others: Tensor | None) -> list[Draw]:
-    told = _told(others, len(tokens))
-    return [Draw(token, None, other) for token, other in zip(tokens.tolist(), told, strict=True)]
+def _point_draws(tokens: Tensor, others: Tensor | None, count: int) -> list[Draw]:
+    drawn = tokens.tolist()
+    told = _told(others, drawn, count)
+    return [Draw(token, None, other) for token, other in zip(drawn, told, strict=True)]
 
 
-def _told(others: Tensor | None, num_rows: int) -> list[tuple[int, ...]]:
-    """`[R, n]` as a tuple a row; empty ones if nobody asked."""
-    return [()] * num_rows if others is None else [tuple(row) for row in others.tolist()]
+def _told(others: Tensor | None, drawn: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """`[R, n]` as a tuple a row, without what was drawn; empty ones if nobody asked."""
+    if others is None:
+        return [()] * len(drawn)
+    return [
+        tuple([other for other in row if other != token][:count])
+        for token, row in zip(drawn, others.tolist(), strict=True)
+    ]
 
 
 def _width(row: DraftRow, vocab_size: int) -> int:

@@ -40,8 +40,11 @@ def largest(rows: Tensor) -> tuple[Tensor, Tensor]:
 def next_largest(rows: Tensor, best: Tensor, count: int) -> Tensor:
     """The indices of each row's largest entries apart from that at `best`, largest first.
 
-    `[R, V]` and int64 `[R]` to `[R, count]`, or as many as there are.
+    `[R, V]` and int64 `[R]` to `[R, count]` or one more, among which `best` may then be; or as many
+    as there are. Of entries that tie, any.
     """
+    if rows.shape[1] <= _NARROW:
+        return rows.topk(min(count + 1, rows.shape[1])).indices
     others = rows.scatter(1, best.unsqueeze(1), float("-inf"))
     found = [rows.new_empty((len(rows), 0), dtype=torch.int64)]
     for _ in range(min(count, rows.shape[1] - 1)):
