@@ -109,6 +109,7 @@ class Drawing:
         return replace(proposal, confidences=(found,), ends_block=ends_block)
 
     def _failed(self, error: PacelineError) -> Proposal:
-        if self._columns is not None and isinstance(error, InvalidArgumentError):
-            return Proposal()  # of the ids that may come here it knows none, the target may
+        if isinstance(error, InvalidArgumentError):
+            # nothing may follow drafts that are wrong, or it knows none of the ids that may
+            return Proposal()
         return Proposal(error=error)

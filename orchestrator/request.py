@@ -84,7 +84,13 @@ def complete_request(
         sampling = replace(sampling, max_tokens=room)
     if call.bad_words:
         banned = sampling.bad_words_token_ids + encode_bad_words(tokenizer, call.bad_words)
-        sampling = replace(sampling, bad_words_token_ids=banned)
+        try:
+            sampling = replace(sampling, bad_words_token_ids=banned)
+        except InvalidArgumentError as error:
+            if error.field != "bad_words_token_ids" or sampling.bad_words_token_ids:
+                raise
+            problem = str(error).removeprefix(f"{error.field}: ")
+            raise InvalidArgumentError("bad_words", f"in tokens, {problem}") from error
     sampling.check_vocabulary(target.vocab_size)
     _check_salt(call.cache_salt)
     settings = replace(

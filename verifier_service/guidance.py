@@ -19,6 +19,8 @@ class Guidance:
     def __init__(self, matcher: GrammarMatcher) -> None:
         self._matcher = matcher
         self._has_mask: list[bool] = []
+        self.is_stuck = False
+        """Whether the grammar refused the very token that its own mask allowed."""
 
     def masks(
         self, draft_tokens: Sequence[int], num_rows: int, tree: TreeShape | None = None
@@ -52,6 +54,8 @@ class Guidance:
         taken = self._matcher.extend(decided[:num_masks])
         if taken == len(decided):
             return judgement
+        # the next pass would decide the same, and so for ever; a problem it finds at its first row
+        self.is_stuck = not (taken or self._matcher.problem)
         accepted = min(judgement.accepted_length, taken)
         path = None if judgement.path is None else judgement.path[:accepted]
         return Judgement(accepted, None, judgement.logprobs[:accepted], path=path)

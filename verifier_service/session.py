@@ -212,6 +212,11 @@ class VerifierSession:
         return asked and len(self.tokens) == self.opening.prompt_length
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether no pass can take a guided output any further."""
+        return self._guidance is not None and self._guidance.is_stuck
+
+    @property
     def sends_features(self) -> bool:
         """Whether the drafter is told the target's features; one that is off is not."""
         return self.opening.features and self._drafter.is_on

@@ -268,6 +268,9 @@ class Verifier:
         if judgement.path is not None and entry.session.table is not None:
             self._runner.keep(entry.session.table, len(entry.session.tokens), judgement.path)
         verdict = entry.session.commit(entry.plan, judgement, timings)
+        if entry.session.is_stuck:
+            problem = "what must come next cannot be spelt with the model's tokens"
+            return self._fail(entry.key, InvalidArgumentError("grammar", problem))
         self._publish_prefix(entry.session)
         self.metrics.judged(verdict)
         self._count_discarded(entry.session)

@@ -34,5 +34,5 @@ class GrpcConfig(Section):
 
     max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=4 * 1024 * 1024, lt=2**31)
     """At least gRPC's own default of 4 MiB, which a vocabulary table of a large model needs."""
-    keepalive_s: float = Field(default=10.0, gt=0, le=86_400)
-    keepalive_timeout_s: float = Field(default=5.0, gt=0, le=86_400)
+    keepalive_s: float = Field(default=10.0, ge=0.001, le=86_400)
+    keepalive_timeout_s: float = Field(default=5.0, ge=0.001, le=86_400)

@@ -214,7 +214,7 @@ class EngineThread(Generic[E, R]):
     def _time_to_next_step(self) -> float | None:
         now = self._clock()
         due = self._engine.next_step_at(now)
-        return None if due is None else max(0.0, due - now)
+        return None if due is None else min(max(0.0, due - now), threading.TIMEOUT_MAX)
 
     def _step(self, now: float) -> Sequence[tuple[LinkId, R]]:
         try:

@@ -6,8 +6,10 @@ drafts obey the grammar too and the output keeps the law of the masked target.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +29,10 @@ prepared is looked up when it comes up.
 """
 
 
+_NO_CHARACTER = "\ufdd0"
+"""Of Unicode's code points that are for no text, never."""
+
+
 class GrammarEngine:
     """Reads grammars for one tokenizer. `matcher` and `problem` may be called by any thread."""
 
@@ -44,7 +50,7 @@ class GrammarEngine:
             return
         try:
             self._tokens = LLTokenizer(
-                self._tokenizer.serialized(),
+                _nameless(self._tokenizer.serialized()),
                 n_vocab=self._tokenizer.vocab_size,
                 eos_token=self._end_marker(),
             )
@@ -94,6 +100,30 @@ class GrammarEngine:
             vocab_size=self._tokenizer.vocab_size,
             marker=self._end_marker(),
         )
+
+
+def _nameless(serialized: str) -> str:
+    """A tokenizer whose special tokens are called what no text spells.
+
+    llguidance has its text that must come spelt by the tokenizer, which takes the name of a special
+    token for that token; a grammar means the characters.
+    """
+    tokenizer: dict[str, Any] = json.loads(serialized)
+    names: dict[str, str] = {}
+    for token in tokenizer.get("added_tokens") or ():
+        if token.get("special"):
+            name = f"{_NO_CHARACTER}{token['id']}"
+            names[token["content"]], token["content"] = name, name
+    model = tokenizer["model"]
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(name, name): number for name, number in vocabulary.items()}
+    elif vocabulary is not None:  # of pieces and their scores
+        model["vocab"] = [[names.get(name, name), score] for name, score in vocabulary]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    tokenizer["post_processor"] = None  # it names them, and there is nothing to add
+    return json.dumps(tokenizer)
 
 
 def _compile(tokens: LLTokenizer, grammar: str) -> LLMatcher:

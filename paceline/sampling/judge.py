@@ -11,6 +11,7 @@ from torch import Tensor
 from paceline.errors import PacelineError
 from paceline.sampling.acceptance import Judgement, judge_block, judge_exact, judge_rejection
 from paceline.sampling.coupled import coupled_tokens
+from paceline.sampling.dead_ends import dead_ends, ends_dead, without_dead_ends
 from paceline.sampling.draft_probs import DraftProbs
 from paceline.sampling.isolation import each_or_error
 from paceline.sampling.logprobs import token_logprobs
@@ -34,7 +35,8 @@ def judge_pass(
     """Judge every trial by its own rule; see `acceptance.py` for the rules.
 
     A trial that fails has its error in its place, the others are judged: its masks leave no
-    token, its draft distributions contradict its draft tokens, or its logits are not numbers.
+    token, its draft distributions contradict its draft tokens, or its logits are not numbers. What
+    is so only behind drafts that are not accepted is no failure (`dead_ends.py`).
     """
     for trial in trials:
         assert trial.num_rows - len(trial.draft_tokens) in (0, 1)
@@ -49,7 +51,10 @@ def judge_pass(
         parts = [part.first_rows() for part in parts]
     while parts:
         following = []
-        for part, outcome in zip(parts, _judge_parts(logits, parts), strict=True):
+        for part, judged in zip(parts, _judge_parts(logits, parts), strict=True):
+            outcome = judged
+            if isinstance(judged, PacelineError):
+                outcome = _as_far_as_it_goes(logits, part, judged)
             if part.rest is not None and part.is_passed(outcome):
                 following.append(part.following(outcome).first_rows())
             else:
@@ -148,6 +153,21 @@ def _judge_parts(logits: Tensor, parts: Sequence[_Part]) -> list[Judgement | Pac
             judged = each_or_error(judge, _gather(logits, spans), chosen, num_rows)
             outcomes.update(zip(chunk, judged, strict=True))
     return [outcomes[i] for i in range(len(parts))]
+
+
+def _as_far_as_it_goes(
+    logits: Tensor, part: _Part, error: PacelineError
+) -> Judgement | PacelineError:
+    """A part that failed, judged anew without what leads nowhere; the error if that is needed."""
+    rows = logits[part.start : part.start + part.trial.num_rows]
+    dead = dead_ends(rows, part.trial)
+    if dead and dead[0] == 0 and part.num_before:
+        return Judgement(0, None)  # behind drafts that were accepted: the next pass begins there
+    if not dead or dead[0] == 0:
+        return error
+    rows, trial = without_dead_ends(rows, part.trial, dead)
+    (outcome,) = _judge_parts(rows, [_Part(part.index, trial, 0)])
+    return error if isinstance(outcome, Judgement) and ends_dead(outcome, trial) else outcome
 
 
 _Judge = Callable[[Tensor, Sequence[Trial]], list[Judgement]]

@@ -25,7 +25,8 @@ class Trial:
     `draft_probs` None: each draft is a point mass. `masks` has one a row, or is empty: no masks.
     `wants_probs`: a sampled judgement tells the target's probabilities of what it commits.
     With a `tree` the drafts are its nodes, and row i + 1 is the law after node i and its ancestors;
-    `draft_probs` has for each node what its first sibling was drawn from.
+    `draft_probs` has for each node what its first sibling was drawn from. From `void_rows` no
+    token can come: what they hold is taken for what it is, and decides nothing.
     """
 
     params: SamplingParams
@@ -39,21 +40,28 @@ class Trial:
     masks: tuple[Tensor | None, ...] = ()
     wants_probs: bool = False
     tree: TreeShape | None = None
+    void_rows: frozenset[int] = frozenset()
 
     @property
     def contexts(self) -> list[RowContext]:
         """One a row."""
-        return [
-            RowContext(
-                self.params,
-                self.token_ids,
-                self.prompt_length,
-                self.eos_token_ids,
-                self._drafts_before(i),
-                self.masks[i] if self.masks else None,
+        return [self._context(row) for row in range(self.num_rows)]
+
+    def _context(self, row: int) -> RowContext:
+        params, mask = self.params, self.masks[row] if self.masks else None
+        if row in self.void_rows:
+            mask = None
+            params = SamplingParams(
+                temperature=params.temperature, seed=params.seed, acceptance=params.acceptance
             )
-            for i in range(self.num_rows)
-        ]
+        return RowContext(
+            params,
+            self.token_ids,
+            self.prompt_length,
+            self.eos_token_ids,
+            self._drafts_before(row),
+            mask,
+        )
 
     def _drafts_before(self, row: int) -> tuple[int, ...]:
         if self.tree is None or row == 0:

@@ -17,7 +17,7 @@ from drafter_service.ngram import NgramDrafter
 from orchestrator.relay import Relay
 from paceline.config import NgramConfig
 from paceline.errors import InvalidArgumentError
-from paceline.runtime.grammar import GrammarEngine
+from paceline.runtime.grammar import GrammarEngine, GrammarMatcher
 from paceline.runtime.grammar_text import regex_grammar
 from paceline.runtime.scripted import ScriptedRunner, hashed_script
 from paceline.runtime.tokenizer import Tokenizer
@@ -151,6 +151,20 @@ def test_a_grammar_that_no_end_id_can_end_is_a_clear_error() -> None:
     relay = run(pipeline, regex_grammar("ab"))
     with pytest.raises(InvalidArgumentError, match=r"^grammar:"):
         verdicts(relay)
+
+
+def test_a_grammar_that_refuses_what_it_allowed_ends_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No pass would take it any further, and the next one begin at once."""
+    pipeline = Pipeline(prefers(A, B), None, eos_token_ids=[END], grammar=ENGINE)
+    with monkeypatch.context() as patch:
+        patch.setattr(GrammarMatcher, "_take", lambda _self, _token_id: False)
+        relay = run(pipeline, regex_grammar("(ab)*"))
+    with pytest.raises(InvalidArgumentError, match=r"^grammar: .* cannot be spelt"):
+        verdicts(relay)
+    assert pipeline.target.pool.used_pages == 0
+    assert pipeline.verifier_engine.describe().live_sessions == 0
 
 
 def test_a_grammar_that_becomes_too_complex_ends_its_session() -> None:

@@ -119,6 +119,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"bad_words": ("a" * (MAX_BAD_WORD_LENGTH + 1),)},
         "bad_words: word 0 has 257 characters; at most 256",
     ),
+    "bad words of many tokens": (
+        {"bad_words": tuple(f"{index:03}" + "ab" * 45 for index in range(MAX_BAD_WORDS))},
+        "bad_words: in tokens, ",
+    ),
     "bad words too many": ({"bad_words": ("a",) * (MAX_BAD_WORDS + 1)}, "bad_words: 257 words"),
     "a stop id outside": (
         {"sampling": SamplingParams(stop_token_ids=(VOCAB,))},

@@ -403,6 +403,16 @@ def test_a_step_that_is_due_later_is_waited_for_once() -> None:
     assert bench.engine.num_asked <= 6, "no busy loop"
 
 
+def test_a_step_that_is_due_in_ages_is_waited_for_as_long_as_can_be() -> None:
+    """A queue cannot wait for more seconds than that: it would raise, and all sessions end."""
+    bench = TimedBench()
+    bench.at(101.0, bench.due(1e30))
+    bench.at(102.0, bench.due(103.0))
+    bench.thread._run()
+    assert bench.inbox.waits[1] == threading.TIMEOUT_MAX
+    assert bench.engine.stepped_at == [103.0]
+
+
 def test_an_event_in_the_meantime_is_handled_at_once() -> None:
     bench = TimedBench()
     heard: list[float] = []

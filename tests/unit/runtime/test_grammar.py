@@ -102,6 +102,26 @@ def test_special_tokens_are_no_text() -> None:
     assert BOS_ID not in allowed
 
 
+@pytest.mark.parametrize("family", ["byte", "byte_level_bpe", "llama_style", "gemma_style"])
+@pytest.mark.parametrize("before", ["", "x"])
+def test_the_name_of_a_special_token_is_spelt_with_ordinary_ones(family: str, before: str) -> None:
+    """A grammar means characters, whatever the tokenizer makes of them."""
+    tokenizer = Tokenizer(FAMILIES[family]())
+    special = tokenizer.special_token_ids
+    for name in special:
+        choice = before + str(tokenizer.piece(special[name])) + "a"
+        matcher = GrammarEngine(tokenizer).matcher(
+            choice_grammar([choice]), prompt_length=0, end_ids=[special["eos"]]
+        )
+        output: list[int] = []
+        while special["eos"] not in (allowed := ids_of(matcher.mask())):
+            assert allowed, matcher.problem
+            assert not allowed & set(special.values())
+            output.append(min(allowed))
+            assert matcher.extend(output[-1:]) == 1
+        assert tokenizer.decode(output) == choice
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(choices=st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4))
 def test_choices_stand_for_themselves(choices: list[str]) -> None:

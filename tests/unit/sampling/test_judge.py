@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from paceline.sampling.judge import judge_pass
 from paceline.sampling.params import Acceptance, SamplingParams
 from paceline.sampling.probabilities import RowContext, target_weights
 from paceline.sampling.trial import Trial
+from paceline.tree_shape import TreeShape
 
 VOCAB = 30
 PROMPT = (3, 1, 4)
@@ -196,6 +198,45 @@ def test_logprobs_cover_the_committed_tokens_from_the_raw_logits() -> None:
     assert len(judgement.logprobs) == 2
     (judgement,) = _judge(logits, _trial((own[0], own[1]), temperature=0))
     assert judgement.logprobs == ()
+
+
+RULES: list[dict[str, Any]] = [{"temperature": 0}, *({"acceptance": rule} for rule in Acceptance)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("num_good", [0, 1, 2, 3])
+def test_rows_without_a_law_count_only_where_the_judgement_gets_to_them(
+    rule: dict[str, Any], num_good: int
+) -> None:
+    """Of four drafts the first ones are sure to be accepted, the next one never, behind which the
+    logits are no numbers."""
+    logits = torch.full((5, VOCAB), -math.inf)
+    logits[:, 7] = 0.0
+    logits[num_good + 1 :] = math.nan
+    drafts = (*[7] * num_good, 9, *[7] * (3 - num_good))
+    outcome = judge_pass(logits, [_trial(drafts, **rule)])[0]
+    assert outcome == Judgement(num_good, 7)
+    good = (*[7] * (num_good + 1), *[9] * (3 - num_good))
+    outcome = judge_pass(logits, [_trial(good, **rule)])[0]
+    assert outcome == Judgement(num_good + 1, None), "the next pass begins there, and fails"
+    logits[0] = math.nan
+    assert isinstance(judge_pass(logits, [_trial(good, **rule)])[0], PacelineError)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [{"temperature": 0}, {"acceptance": Acceptance.COUPLED}, {"acceptance": Acceptance.REJECTION}],
+    ids=str,
+)
+def test_a_nodes_row_counts_only_on_the_path(rule: dict[str, Any]) -> None:
+    logits = torch.full((4, VOCAB), -math.inf)
+    logits[:, 7] = 0.0
+    logits[2] = math.nan
+    tree = TreeShape((-1, -1, 0))  # two that may come first, and one behind the first
+    trial = replace(_trial((7, 9, 7), **rule), tree=tree)
+    assert judge_pass(logits, [trial])[0] == Judgement(2, 7, path=(0, 2))
+    logits[2], logits[3] = logits[1], math.nan
+    assert isinstance(judge_pass(logits, [trial])[0], PacelineError), "the walk got there"
 
 
 def test_a_trial_that_fails_fails_alone() -> None:
