@@ -118,11 +118,11 @@ class Branching:
 
     def graft(self, session: DraftSession, outcome: Outcome) -> bool:
         """An outcome has come: go on with what was computed for it. False if that is gone."""
-        if outcome.is_full:
-            self.sent(session, outcome.base, len(outcome.draws))
         if self._forks is None or self._branches.pop(outcome.key, None) is None:
             return False
         self._forks.graft(session.key, outcome.key)
+        if outcome.is_full:
+            self.sent(session, outcome.base, len(outcome.draws))
         return True
 
     def prune(self, outcomes: Iterable[Outcome]) -> None:

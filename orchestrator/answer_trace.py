@@ -73,6 +73,7 @@ class AnswerTrace:
         self._thinning = Thinning(MAX_BLOCK_SPANS, expected=max_tokens)
         self._blocks: deque[_Block] = deque()
         self._outcomes: Outcomes[_Block] = Outcomes()
+        self._void_epoch: int | None = None  # whose drafts are wrong from some position on
         self._arrived: deque[VerdictNote] = deque()
         self._undelivered: deque[DeliveredToken] = deque()
         self._deliveries: deque[_Delivery] = deque()
@@ -105,8 +106,11 @@ class AnswerTrace:
             self._open[key] = session.expect_spans(lambda reply: self._on_spans(key, reply))
         return self._recorder.context.carrier()
 
-    def drafted(self, block: DraftBlock, *, is_taken: bool) -> None:
-        """A block came, and was passed on or dropped."""
+    def drafted(self, block: DraftBlock, committed: Sequence[int], *, is_taken: bool) -> None:
+        """A block came, and was passed on or dropped.
+
+        `committed` are the tokens already committed at its positions.
+        """
         length = len(block.token_ids)
         if not is_taken:
             self.num_discarded += length
@@ -120,7 +124,10 @@ class AnswerTrace:
             end = block.base + length
             tree, epoch = block.tree, block.epoch
             noted = _Block(block.base, end, draft_ns, probs, block.token_ids, tree, epoch)
-            self._follow(noted if block.outcome is None else self._outcomes.add(block, noted))
+            if block.outcome is not None:
+                self._follow(self._outcomes.add(block, noted))
+            elif self._void_epoch is None or epoch > self._void_epoch:
+                self._passed_on(noted, committed)
             return
         if self._thinning.starts_new():
             now = time.time_ns()
@@ -130,6 +137,20 @@ class AnswerTrace:
                 "paceline.draft.discarded": length,
             }
             self._recorder.add("discard", now, now, attributes)
+
+    def _passed_on(self, block: _Block, committed: Sequence[int]) -> None:
+        """A block that goes on with the line, unless it came too late for that."""
+        for position, token_id in enumerate(committed, block.base):
+            if block.differs_at(position, token_id):
+                self._begin_epoch(block.epoch, position, token_id)
+                return
+        self._blocks.append(block)
+
+    def _begin_epoch(self, void: int, position: int, token_id: int) -> None:
+        """The verifier goes on from a token in place of the draft in an epoch that is void then."""
+        self._void_epoch = void
+        self._blocks.clear()
+        self._follow(self._outcomes.epoch_begins(void + 1, position + 1, token_id))
 
     def _follow(self, block: _Block | None) -> None:
         """The next one that is to be judged."""
@@ -146,6 +167,7 @@ class AnswerTrace:
         """A worker, or its part of this session, is gone, and with it the blocks on their way."""
         self._blocks.clear()
         self._outcomes.clear()
+        self._void_epoch = None
         now = time.time_ns()
         if role == "verifier":
             self._end_failover()
@@ -184,9 +206,7 @@ class AnswerTrace:
         if is_rejected:
             self._follow(self._outcomes.epoch_begins(verdict.epoch, end, verdict.token_ids[-1]))
         elif self._blocks and (wrong := self._blocks[0]).differs_at(end - 1, verdict.token_ids[-1]):
-            self._blocks.clear()  # the verifier will see that it went on with another token
-            begun = wrong.epoch + 1, end, verdict.token_ids[-1]
-            self._follow(self._outcomes.epoch_begins(*begun))
+            self._begin_epoch(wrong.epoch, end - 1, verdict.token_ids[-1])
         self._outcomes.committed(end)
         return VerdictNote(verdict, time.time_ns(), draft_ns, tuple(blocks), tuple(probs))
 

@@ -183,10 +183,11 @@ class Relay:
             return
         self.had_drafter = True
         is_taken = self.session.takes(reply) and self._verifier.worker is not None
+        committed = self._committed_at(reply)
         if self._trace is not None:
-            self._trace.drafted(reply, is_taken=is_taken)
+            self._trace.drafted(reply, committed, is_taken=is_taken)
         if is_taken:
-            self._drafts.relayed(reply, self._committed_at(reply), time.monotonic())
+            self._drafts.relayed(reply, committed, time.monotonic())
             if not self._drafts.is_old_news(reply):
                 self._verifier.judge(reply)
         else:

@@ -52,7 +52,7 @@ class OutcomeBlocks:
             raise InvalidArgumentError(
                 "token_ids", f"{len(block.token_ids)} draft tokens for an outcome, at most {most}"
             )
-        if block.draft_probs is not None and block.draft_probs.ids is None:
+        if block.draft_probs is not None and block.draft_probs.probs.shape[1] > opening.draft_top_k:
             raise InvalidArgumentError("draft_probs", "they are dense, for an outcome")
         if block.epoch != epoch + 1 or block.base <= num_committed:
             self._discard(block)

@@ -289,7 +289,9 @@ def test_fewer_than_none_is_no_number_of_tokens() -> None:
     assert (error.code, error.message[:18]) == ("INVALID_ARGUMENT", "num_outcome_tokens")
 
 
-def test_a_session_that_waits_for_room_gets_that_of_the_branches() -> None:
+def test_a_session_that_waits_for_room_gets_that_of_the_branches(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """What was sent holds all the same, and is computed again when it comes."""
     small = runner(num_pages=35, page_size=4)  # 14 of them for each session
     bench, plain = model_bench(small), model_bench(runner())
@@ -308,6 +310,7 @@ def test_a_session_that_waits_for_room_gets_that_of_the_branches() -> None:
     expected, _ = split(plain.run())
     mine, _ = split(after)
     assert [*others[3].token_ids, *tokens_of(mine)] == tokens_of(expected)
+    assert not caplog.records, "branches begin where there is something to fork from"
     small.pool.check_integrity()
 
 

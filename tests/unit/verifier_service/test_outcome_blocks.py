@@ -6,10 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from verifier_harness import SessionBench, block
 
 from paceline.errors import InvalidArgumentError
 from paceline.outcomes import OUTCOMES_A_POSITION
+from paceline.sampling.draft_probs import DraftProbs
+from paceline.sampling.params import SamplingParams
 from paceline.types import DraftBlock, DrafterState
 
 
@@ -175,6 +178,21 @@ def test_what_no_drafter_sends_is_refused(changes: dict[str, Any], field: str) -
     bench = bench_of()
     with pytest.raises(InvalidArgumentError, match=field):
         bench.session.add_block(replace(made_for(5, 9, 1, 2), **changes))
+
+
+@pytest.mark.parametrize(
+    ("draft_top_k", "is_taken"), [(11, True), (64, True), (10, False), (0, False)]
+)
+def test_distributions_may_be_as_wide_as_was_agreed(draft_top_k: int, is_taken: bool) -> None:
+    """They tell no ids where the vocabulary has no more than are asked for."""
+    bench = bench_of(draft_top_k=draft_top_k, sampling=SamplingParams(max_tokens=20))
+    made = replace(made_for(5, 9, 1), draft_probs=DraftProbs(None, torch.full((1, 11), 1 / 11)))
+    if is_taken:
+        bench.session.add_block(made)
+        assert bench.session.outcomes.num_tokens == 1
+        return
+    with pytest.raises(InvalidArgumentError, match="draft_probs: they are dense"):
+        bench.session.add_block(made)
 
 
 def test_a_session_that_was_opened_without_refuses_them() -> None:
