@@ -40,9 +40,6 @@ def acceptance_rate(rate: float) -> float:
     return rate
 
 
-AcceptanceRate = Annotated[float, AfterValidator(acceptance_rate)]
-
-
 def _device(name: str) -> str:
     if re.fullmatch(r"auto|cpu|cuda(:\d+)?", name, re.ASCII) is None:
         raise ValueError(f"{name!r} is none of auto, cpu, cuda and cuda:N")
@@ -89,13 +86,13 @@ class SyntheticModelConfig(Section):
     kind: Literal["synthetic"]
     vocab_size: int = Field(default=128, ge=64, le=262_144)
     seed: int = Field(default=0, ge=0, lt=2**63)
-    acceptance: AcceptanceRate | None = None
+    acceptance: float | None = Field(default=None, ge=0, le=1)
     """The drafter's acceptance rate; unset drafts from the target's own law."""
     second_guess: float = Field(default=0.0, ge=0, le=1)
     """How often the drafter's next likeliest id is the target's where its likeliest is not."""
     third_guess: float = Field(default=0.0, ge=0, le=1)
     """And the one after it where that is not either."""
-    acceptance_changes: tuple[tuple[int, AcceptanceRate], ...] = ()
+    acceptance_changes: tuple[tuple[int, float], ...] = ()
     """`[position, rate]` pairs: the rate from that position in the sequence on."""
     context_length: int = Field(default=32_768, ge=16)
     base_ms: float = Field(default=0.0, ge=0)
