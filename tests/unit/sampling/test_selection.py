@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.sampling.selection import inverse_cdf, largest, mass_cutoff
+from paceline.sampling.selection import inverse_cdf, largest, mass_cutoff, next_largest
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
 
@@ -113,3 +113,21 @@ def test_equal_steps_of_the_number_give_each_id_its_share() -> None:
     numbers = (torch.arange(8000, dtype=torch.float64) + 0.5) / 8000
     counts = inverse_cdf(weights.expand(8000, 4), numbers).bincount(minlength=4)
     assert counts.tolist() == [3000, 1000, 0, 4000]
+
+
+@pytest.mark.parametrize("width", [2, 3, 100, 9000])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_next_largest_are_those_behind_what_was_chosen(width: int, count: int) -> None:
+    """Whichever that is, in narrow rows and in wide ones."""
+    rows = torch.randn(4, width, generator=torch.Generator().manual_seed(width))
+    ranked = rows.argsort(1, descending=True)
+    for place in range(min(width, 4)):
+        chosen = ranked[:, place]
+        for best, found, order in zip(
+            chosen.tolist(),
+            next_largest(rows, chosen, count).tolist(),
+            ranked.tolist(),
+            strict=True,
+        ):
+            others = [index for index in found if index != best][:count]
+            assert others == [index for index in order if index != best][:count]
